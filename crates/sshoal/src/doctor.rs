@@ -80,13 +80,17 @@ pub struct Check {
     pub found: String,
     /// What fixes it.
     pub remedy: Option<String>,
+    /// Names in it that the user may want to hide in a report.
+    #[serde(skip)]
+    names: Vec<String>,
 }
 
 impl Check {
     fn new(what: &str, verdict: Verdict, found: impl AsRef<str>) -> Check {
         let lines: Vec<String> =
             found.as_ref().lines().map(|line| printable(line.trim_start())).collect();
-        Check { what: what.to_owned(), verdict, found: lines.join("\n"), remedy: None }
+        let found = lines.join("\n");
+        Check { what: what.to_owned(), verdict, found, remedy: None, names: Vec::new() }
     }
 
     pub fn fine(what: &str, found: impl AsRef<str>) -> Check {
@@ -107,6 +111,12 @@ impl Check {
 
     pub fn remedy(self, remedy: impl Into<String>) -> Check {
         Check { remedy: Some(remedy.into()), ..self }
+    }
+
+    /// Adds a name that it contains.
+    pub fn naming(mut self, name: impl Into<String>) -> Check {
+        self.names.push(name.into());
+        self
     }
 }
 
@@ -167,14 +177,15 @@ pub struct Checks {
     /// Each is printed as it is added.
     shown: bool,
     all: Vec<Check>,
-    /// Names of hosts and users that the checks have found out.
+    /// Names of hosts, users and paths that the checks have found out.
     names: Vec<String>,
     /// The first error of printing. The checks go on: there may be a report to write.
     printed: Result<(), Problem>,
 }
 
 impl Checks {
-    pub fn add(&mut self, check: Check) {
+    pub fn add(&mut self, mut check: Check) {
+        self.names.append(&mut check.names);
         if self.shown && self.printed.is_ok() {
             self.printed = cli::print_bytes(text(&check).as_bytes()).map(drop);
         }

@@ -164,7 +164,6 @@ async fn reach(checks: &mut Checks, host: &str, port: u16) -> bool {
             return false;
         }
     };
-    checks.names.extend(addresses.iter().map(|address| address.ip().to_string()));
     let mut errors = Vec::new();
     for address in &addresses {
         match banner(*address).await {
@@ -248,7 +247,10 @@ async fn readable(client: &Client, directory: &[u8]) -> Check {
         Ok::<_, sftp::Error>(real)
     };
     match opened.await {
-        Ok(real) => Check::fine(what, real.escape_ascii().to_string()),
+        Ok(real) => {
+            let real = real.escape_ascii().to_string();
+            Check::fine(what, &real).naming(real)
+        }
         // Some servers say of a file that it does not exist.
         Err(_) if is_file(client, path).await => {
             Check::wrong(what, format!("{shown}: not a directory on the server"))
@@ -309,15 +311,17 @@ async fn helper(config: ssh::Config, option: &Helper) -> Check {
     };
     match commands::state(&connector, option).await {
         Ok(State::Subsystem(server)) => serves("the server's SFTP subsystem", &server),
-        Ok(State::Serves { path, server }) => serves(&path, &server),
+        Ok(State::Serves { path, server }) => serves(&path, &server).naming(path),
         Ok(State::Absent) => Check::fine(what, "none, and not needed"),
         Ok(State::Unfit { path, why }) if matches!(option, Helper::At(_)) => {
             Check::wrong(what, format!("{path} does not serve: {why}"))
                 .remedy("mounts fail with this helper=; correct it")
+                .naming(path)
         }
         Ok(State::Unfit { path, why }) => {
             Check::note(what, format!("{path} does not serve: {why}"))
                 .remedy("mounts use plain SFTP; -o helper=no saves a login")
+                .naming(path)
         }
         Err(_) => Check::unknown(what, "it needs a further login, which failed"),
     }
