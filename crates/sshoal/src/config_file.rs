@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
 
-use crate::mount::command_line::{Layer, SavedMount};
+use crate::mount::command_line::{Layer, SavedMount, option_named};
 use crate::mount::suggestion;
 use crate::quantity::count;
 use document::{Document, Fault};
@@ -157,7 +157,10 @@ impl Configuration {
             match setting.word {
                 Some(_) => settings.push((document, setting, is_default)),
                 // Removed by `NAME = false`.
-                None => settings.retain(|(_, before, _)| before.name != setting.name),
+                None => {
+                    let removed = option_named(&setting.name);
+                    settings.retain(|(_, before, _)| option_named(&before.name) != removed);
+                }
             }
         }
         settings
@@ -369,6 +372,16 @@ mod tests {
         let shared = request(&files, &["shared"]).unwrap();
         assert_eq!(shared.idmap.kind, IdMapKind::User);
         assert!(!shared.is_union());
+    }
+
+    #[test]
+    fn an_option_is_taken_back_by_any_of_its_names() {
+        let system = "[defaults]\noptions = ['cache_timeout=600', 'no_reconnect', 'ro']";
+        let user = "[mount.a]\nsources = 'h:'\nmountpoint = '/m'\n\
+            [mount.a.options]\ndcache_timeout = false\nnoreconnect = false";
+        let mount = load(&files(system, user)).find(OsStr::new("a")).unwrap();
+        let words: Vec<_> = mount.layers.iter().flat_map(|layer| &layer.words).collect();
+        assert_eq!(words, ["ro"]);
     }
 
     #[test]

@@ -117,6 +117,14 @@ pub fn check_option_name(name: &str) -> Result<(), Problem> {
     Err(unknown_option(OsStr::new(name), OsStr::new(name), None, None))
 }
 
+/// The name of the option that has this name among its spellings; else `name` itself.
+pub fn option_named(name: &str) -> &str {
+    let option = option_table::find(OsStr::new(name));
+    // Not that of a prefix, which many options share.
+    let option = option.filter(|option| option.names().any(|own| own == name));
+    option.map_or(name, |option| option.name)
+}
+
 struct Parser {
     program: Program,
     draft: Draft,
