@@ -229,8 +229,14 @@ pub fn check_mount(checks: &mut Checks, place: &Path) {
             return;
         }
     };
-    // A mount whose daemon does not answer was reported with all others.
-    let Some(state) = &seen.status else { return };
+    let Some(state) = &seen.status else {
+        // One that is dead or hangs was reported with all others.
+        if dead(&seen).is_none() {
+            let why = seen.why.unwrap_or_default();
+            checks.add(Check::unknown("mount", format!("{shown}: {why}")));
+        }
+        return;
+    };
     checks.add(Check::fine("mount", format!("{shown}: sshoal {}", state.version)));
     hosts(state).into_iter().for_each(|check| checks.add(check));
     if let Some(lost) = &state.lost {

@@ -91,6 +91,30 @@ fn a_mount_is_checked_by_its_daemon() {
     assert!(ended.stdout.contains("nothing is mounted here"), "{ended:?}");
 }
 
+/// The usual case of a mount of fstab, which root has mounted.
+#[test]
+fn a_mount_of_another_user_is_unknown() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: it takes root to be several users");
+        return;
+    }
+    let world = World::new();
+    fs::set_permissions(world.local(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let mount = world.mount(&[]);
+    let place = mount.place().to_str().unwrap();
+    let program = world.local("sshoal");
+    sandbox::copy_program(program_path().as_ref(), &program).unwrap();
+    let mut command = std::process::Command::new("setpriv");
+    command.args(["--reuid", "5", "--regid", "60", "--clear-groups", "--"]).arg(&program);
+    let ended = run(command.args(["doctor", "--json", place]).env_remove("XDG_RUNTIME_DIR"));
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let mount_check = check(&document, "mount");
+    assert_eq!(mount_check["verdict"], "unknown", "{document}");
+    let found = mount_check["found"].as_str().unwrap();
+    assert!(found.starts_with(&format!("{place}: mounted by user 0; only that user")), "{found}");
+    mount.unmount();
+}
+
 #[test]
 fn the_report_hides_names_and_replaces_no_file() {
     let world = World::new();
