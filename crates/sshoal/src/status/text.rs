@@ -6,7 +6,9 @@ use std::fmt::Write as _;
 
 use cli::printable;
 use control::seen::{Daemon, SeenMount};
-use control::status::{DiskStatus, HostStatus, MountStatus, SourceStatus, State, WatchedStatus};
+use control::status::{
+    DiskStatus, HostStatus, MountStatus, SourceStatus, State, Unwritten, WatchedStatus,
+};
 
 use crate::connector::TYPE_AGAIN;
 use crate::quantity::{bytes, count, duration, latency};
@@ -69,13 +71,7 @@ fn status(out: &mut String, status: &MountStatus) {
             source.hosts.iter().for_each(|host| self::host(out, host));
         }
     }
-    let unwritten = &status.unwritten;
-    let limit = bytes(unwritten.limit_bytes);
-    let words = match unwritten.bytes {
-        0 => "nothing".to_owned(),
-        some => format!("{} in {} (limit {limit})", bytes(some), count(unwritten.files, "file")),
-    };
-    fact(out, "unwritten", &words);
+    fact(out, "unwritten", &unwritten(&status.unwritten));
     status.lost.iter().for_each(|lost| fact(out, "lost", &printable(lost).to_string()));
     status.sources.iter().for_each(|source| waiting(out, source));
     let (files, directories) = (status.open.files, status.open.directories);
@@ -90,6 +86,18 @@ fn status(out: &mut String, status: &MountStatus) {
     );
     cache.watched.iter().for_each(|watched| self::watched(out, watched));
     status.disk.iter().for_each(|disk| self::disk(out, disk));
+}
+
+fn unwritten(unwritten: &Unwritten) -> String {
+    let mut words = Vec::new();
+    if unwritten.bytes > 0 {
+        let (size, limit) = (bytes(unwritten.bytes), bytes(unwritten.limit_bytes));
+        words.push(format!("{size} in {} (limit {limit})", count(unwritten.files, "file")));
+    }
+    if unwritten.changes > 0 {
+        words.push(count(unwritten.changes, "attribute change"));
+    }
+    if words.is_empty() { "nothing".to_owned() } else { words.join(", ") }
 }
 
 fn watched(out: &mut String, watched: &WatchedStatus) {

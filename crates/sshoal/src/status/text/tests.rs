@@ -1,7 +1,6 @@
 use super::*;
 use control::status::{
-    CacheStatus, DiskStatus, OpenStatus, SessionState, SessionStatus, UnionStatus, Unwritten,
-    WatchedStatus,
+    CacheStatus, DiskStatus, OpenStatus, SessionState, SessionStatus, UnionStatus, WatchedStatus,
 };
 
 fn up(slot: u64) -> SessionStatus {
@@ -79,6 +78,18 @@ fn a_plain_mount_takes_a_few_lines() {
   watched    16,384 directories; reports were lost 1 time; the server cannot watch more directories
 ";
     assert_eq!(render(&[answering(status)]), expected);
+}
+
+/// A change of attributes is lost with the daemon, as data is.
+#[test]
+fn nothing_is_unwritten_only_without_changes_of_attributes() {
+    let said = |bytes, changes| {
+        let files = u64::from(bytes > 0);
+        unwritten(&Unwritten { bytes, files, changes, limit_bytes: 128 << 20 })
+    };
+    assert_eq!(said(0, 0), "nothing");
+    assert_eq!(said(0, 1), "1 attribute change");
+    assert_eq!(said(5, 2), "5 B in 1 file (limit 128 MiB), 2 attribute changes");
 }
 
 #[test]
