@@ -71,9 +71,8 @@ impl Text<'_> {
         samples: impl Fn(&mut Self, Labels<'_>, &HostStatus),
     ) {
         self.family(name, kind, help, |out, mountpoint, status| {
-            for SourceStatus { source, place, hosts, .. } in &status.sources {
-                // A place makes two branches with one source different.
-                let source = if place.is_empty() { source } else { &format!("{place}={source}") };
+            // With its place, a source is unique within a mount.
+            for SourceStatus { source, hosts, .. } in &status.sources {
                 for host in hosts {
                     let labels =
                         [("mountpoint", mountpoint), ("source", source), ("host", &host.host)];
@@ -257,7 +256,9 @@ mod tests {
 
     #[test]
     fn every_family_has_its_help_type_and_samples() {
-        let (one, two) = (sample(3), sample(5));
+        let (one, mut two) = (sample(3), sample(5));
+        two.sources[0].source = "P/Q=alpha:/x".into();
+        two.sources[0].place = "P/Q".into();
         let text = text(&[("/a", &one), ("/b \"\\", &two)]);
         let families = text.lines().filter(|line| line.starts_with("# TYPE ")).count();
         assert_eq!(text.lines().filter(|line| line.starts_with("# HELP ")).count(), families);
@@ -268,6 +269,7 @@ mod tests {
             "sshoal_cache_requests_total{mountpoint=\"/a\",cache=\"lookup\",result=\"hit\"} 24",
             "sshoal_sftp_requests_total{mountpoint=\"/a\",source=\"alpha:/x\",host=\"alpha\",request=\"lstat\"} 6",
             "sshoal_host_connected{mountpoint=\"/a\",source=\"alpha:/x\",host=\"alpha\"} 1",
+            "sshoal_host_connected{mountpoint=\"/b \\\"\\\\\",source=\"P/Q=alpha:/x\",host=\"alpha\"} 1",
             "sshoal_fuse_request_duration_seconds_count{mountpoint=\"/a\",operation=\"read\"} 3",
             "sshoal_fuse_request_duration_seconds_sum{mountpoint=\"/a\",operation=\"read\"} 0.003",
         ] {
