@@ -5,13 +5,13 @@
 //! anything but that of a host has no entry. What is in the map is made here, once; the script does
 //! not run this program.
 
-use std::ffi::OsStr;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cli::{OrProblem, Problem, printable};
 
-use crate::mount::server_arguments::request;
+use crate::mount::server_arguments::{flag_words, portable};
 
 /// The words of the command line.
 #[derive(Debug, clap::Args)]
@@ -73,10 +73,8 @@ fn map(arguments: &Arguments, master: &str) -> Result<String, Problem> {
     if let Some(user) = &arguments.user {
         options.push(of_user(user)?);
     }
-    for option in &arguments.options {
-        check(option)?;
-        options.push(option.clone());
-    }
+    check(&arguments.options)?;
+    options.extend(arguments.options.iter().cloned());
     let options: String = options.iter().map(|option| format!(",{option}")).collect();
     // automount removes one level of backslashes when it expands the entry, and one when it reads
     // it.
@@ -119,14 +117,18 @@ fn of_user(name: &str) -> Result<String, Problem> {
 }
 
 /// Refuses options that a mount would refuse, and those that a map cannot contain.
-fn check(option: &str) -> Result<(), Problem> {
-    if let Some(char) = option.chars().find(|char| !is_plain(*char)) {
-        let what = format!("option '{}'", printable(option));
-        return Err(Problem::new(what, format!("contains '{}'", printable(char.to_string())))
-            .hint("a map cannot contain it; write it into a configuration file of ssh"));
+fn check(options: &[String]) -> Result<(), Problem> {
+    for option in options {
+        if let Some(char) = option.chars().find(|char| !is_plain(*char)) {
+            let what = format!("option '{}'", printable(option));
+            return Err(Problem::new(what, format!("contains '{}'", printable(char.to_string())))
+                .hint("a map cannot contain it; write it into a configuration file of ssh"));
+        }
     }
-    let words = vec!["-o".into(), option.into()];
-    request(words, OsStr::new("host:"), Path::new("/")).map(drop)
+    let options: Vec<OsString> = options.iter().map(OsString::from).collect();
+    let mut words = flag_words(&[("-o", &options)]);
+    words.extend(["--", "host:", "/"].map(OsString::from));
+    portable(words, None).map(drop)
 }
 
 #[cfg(test)]
@@ -205,6 +207,9 @@ mod tests {
         assert!(said(&arguments(&["log=/a b"])).contains("contains ' '"));
         assert!(said(&arguments(&["log='x"])).contains("contains '''"));
         assert!(said(&arguments(&["rox"])).contains("no such option"));
+        assert!(said(&arguments(&["log=file"])).contains("contain a relative path"));
+        assert!(said(&arguments(&["idmap=file", "gidfile=ids"])).contains("relative path"));
+        assert!(map(&arguments(&["idmap=file", "gidfile=/ids"]), "").is_ok());
         let at = |at: &str| Arguments { at: at.into(), ..arguments(&[]) };
         assert!(said(&at("ssh")).contains("--at 'ssh'"));
         assert!(said(&at("/s\nh")).contains("absolute path"));

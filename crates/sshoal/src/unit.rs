@@ -20,7 +20,7 @@ use cli::{OrProblem, Problem, printable};
 
 use crate::config_file::{Configuration, Places};
 use crate::mount::command_line::{SavedMount, is_name};
-use crate::mount::server_arguments::{checked, flag_words};
+use crate::mount::server_arguments::{flag_words, portable};
 use control::inside::about;
 
 /// The words of the command line.
@@ -103,7 +103,7 @@ fn units(arguments: &Arguments, places: &Places) -> Result<Vec<Unit>, Problem> {
         false => find_in_system(places, name),
     };
     // Reports wrong options and sources as the mount would.
-    let (request, _) = checked(words, Some(&find))?;
+    let request = portable(words, Some(&find))?;
     let place = normal(&request.mountpoint)?;
     let source = text("source", &arguments.source)?;
     let options = arguments.options.iter().map(|option| text("options", option));
@@ -393,11 +393,15 @@ mod tests {
             ("h:/a\\", "/m", "ro", "backslash"),
             ("h:/a", "/m/../x", "ro", "'..'"),
             ("h:/a", "/m", "rox", "no such option"),
+            ("h:/a", "/m", "idmap=file,uidfile=ids", "options: contain a relative path"),
+            ("h:/a", "/m", "IdentityFile=key", "options: contain a relative path"),
             ("-x", "/m", "ro", "source"),
         ] {
             let said = units(&arguments(source, place, &[options], false));
             let said = said.unwrap_err().to_string();
             assert!(said.contains(why), "{said}");
         }
+        let options = "idmap=file,uidfile=/ids,IdentityFile=~/.ssh/key,log=journal";
+        assert!(units(&arguments("h:/a", "m", &[options], false)).is_ok());
     }
 }

@@ -1,7 +1,7 @@
 //! A server on the command line of a command that makes no mount.
 
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use cli::Problem;
 
@@ -56,9 +56,22 @@ pub fn request(
     checked(words, None)
 }
 
+/// The request of a mount whose command line is written into a file and used elsewhere. Options
+/// with a relative path, which is another file there, are refused.
+pub fn portable(words: Vec<OsString>, saved: Option<Saved<'_>>) -> Result<MountRequest, Problem> {
+    let (request, _) = checked(words.clone(), saved)?;
+    // A directory that is not the current one.
+    let elsewhere = PathBuf::from("/nonexistent");
+    match command_line::parse(Program::SSHOAL, words, elsewhere, saved)? {
+        Wish::Mount(other, _) if other == request => Ok(*request),
+        _ => Err(Problem::new("options", "contain a relative path")
+            .hint("the mount is made in another directory: write the path from / on")),
+    }
+}
+
 /// The request of a mount that is never made, with all words of its command line; see
 /// [`command_line::parse`].
-pub fn checked(
+fn checked(
     words: Vec<OsString>,
     saved: Option<Saved<'_>>,
 ) -> Result<(Box<MountRequest>, Vec<String>), Problem> {
