@@ -298,10 +298,14 @@ mod tests {
     }
 
     fn request(files: &Files, words: &[&str]) -> Result<MountRequest, String> {
+        request_of(Program::SSHOAL, files, words)
+    }
+
+    fn request_of(program: Program, files: &Files, words: &[&str]) -> Result<MountRequest, String> {
         let configuration = load(files);
         let words = words.iter().map(OsString::from);
         let find = |name: &OsStr| configuration.find(name);
-        match parse(Program::SSHOAL, words, "/cwd".into(), Some(&find)) {
+        match parse(program, words, "/cwd".into(), Some(&find)) {
             Ok(Wish::Mount(request, _)) => Ok(*request),
             Ok(other) => panic!("{other:?}"),
             Err(problem) => Err(problem.to_string()),
@@ -382,6 +386,25 @@ mod tests {
         let mount = load(&files(system, user)).find(OsStr::new("a")).unwrap();
         let words: Vec<_> = mount.layers.iter().flat_map(|layer| &layer.words).collect();
         assert_eq!(words, ["ro"]);
+    }
+
+    #[test]
+    fn a_helper_of_mount_8_takes_a_name_that_is_never_a_path() {
+        let files = files(SYSTEM_FILE, "");
+        let helper = Program { name: "sshoal", helper: true };
+        for name in ["sshoal#work", "work"] {
+            let work = request_of(helper, &files, &[name, "/m", "-o", "rw"]).unwrap();
+            // As in fstab.
+            assert_eq!(
+                (work.source.to_str(), work.mount.fsname.to_str()),
+                (Some(name), Some(name))
+            );
+            assert_eq!(work.sources[0].shown(), "sys:/work");
+        }
+        let said = request_of(helper, &files, &["/work", "/m"]).unwrap_err();
+        assert!(said.ends_with("the mount of the configuration file is sshoal#work"), "{said}");
+        let said = request(&files, &["sshoal#work", "/m"]).unwrap_err();
+        assert!(said.contains("mount 'sshoal#work': not in the configuration"), "{said}");
     }
 
     #[test]

@@ -209,6 +209,8 @@ fn word(text: &str) -> String {
 
 fn mount_unit(source: &str, place: &str, options: &str, name: &str) -> String {
     let comma = if options.is_empty() { "" } else { "," };
+    // mount(8) would make a path of a bare name, if the root directory has a file of that name.
+    let kind = if is_name(OsStr::new(source)) { "sshoal#" } else { "" };
     // In a shell, a backslash of the name needs quotes.
     format!(
         "# In /etc/systemd/system. root's ssh connects: root must have the host's key and a key for\n\
@@ -222,7 +224,7 @@ fn mount_unit(source: &str, place: &str, options: &str, name: &str) -> String {
          After=network-online.target\n\
          \n\
          [Mount]\n\
-         What={what}\n\
+         What={kind}{what}\n\
          Where={place}\n\
          Type=fuse.sshoal\n\
          Options=_netdev{comma}{options}\n\
@@ -337,7 +339,7 @@ mod tests {
         };
         let two = units("work", "", false).unwrap();
         assert_eq!(two[0].name, "mnt-w\\x20x.mount");
-        let text = "\nWhat=work\nWhere=/mnt/w x\nType=fuse.sshoal\nOptions=_netdev,rw\n";
+        let text = "\nWhat=sshoal#work\nWhere=/mnt/w x\nType=fuse.sshoal\nOptions=_netdev,rw\n";
         assert!(two[0].text.contains(text), "{}", two[0].text);
         assert_eq!(units("bare", "/x", false).unwrap()[1].name, "x.automount");
         let service = units("mine", "", true).unwrap();

@@ -8,13 +8,15 @@
 //! program's name.
 //!
 //! If [`Saved`] is given, an operand may also name a mount of the configuration file. The settings
-//! of the file are then applied first, as if they had been typed before all others.
+//! of the file are then applied first, as if they had been typed before all others. mount(8) makes
+//! a path of a name if the current directory has a file of that name, but not of `sshoal#NAME`,
+//! which its helpers accept.
 //!
 //! Pure except for the current directory and [`Saved`], which the caller provides.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use cli::{Problem, printable};
 
@@ -82,7 +84,7 @@ pub fn parse(
         None => parser.finish(),
         Some((saved, name)) => {
             // Parses again, with the saved settings as the lower layer.
-            let mount = saved(name)?;
+            let mount = saved(&name)?;
             let mut parser = Parser::new(program, cwd.clone());
             parser.saved(&mount)?;
             let layer = parser.draft.begin_layer(cwd);
@@ -182,13 +184,15 @@ impl Parser {
     }
 
     /// The name of a mount, if that is what the first operand is.
-    fn name_of_saved(&self) -> Option<&OsStr> {
+    fn name_of_saved(&self) -> Option<OsString> {
         let is_source = |word: &OsString| word.as_bytes().contains(&b':');
-        match &self.operands[..] {
-            [first] if is_name(first) => Some(first),
-            [first, second] if is_name(first) && !is_source(second) => Some(first),
-            _ => None,
-        }
+        let first = match &self.operands[..] {
+            [first] => first,
+            [first, second] if !is_source(second) => first,
+            _ => return None,
+        };
+        let name = without_type(first.clone(), self.program);
+        is_name(&name).then_some(name)
     }
 
     /// The valid flags; flags that shadow others come first.
@@ -317,13 +321,14 @@ impl Parser {
 
     fn finish_saved(mut self, mount: SavedMount) -> Result<Wish, Problem> {
         self.check_unknown()?;
-        let typed = self.operands.drain(..).nth(1).map(PathBuf::from);
-        let Some(mountpoint) = typed.or(mount.mountpoint) else {
+        let mut operands = std::mem::take(&mut self.operands).into_iter();
+        let name = operands.next();
+        let Some(mountpoint) = operands.next().map(PathBuf::from).or(mount.mountpoint) else {
             let what = format!("mount '{}'", printable(&mount.name));
             return Err(Problem::new(what, "has no mount point")
                 .hint("add mountpoint = \"/…\" to it, or give the directory after the name"));
         };
-        self.request(mount.sources, mountpoint, Some(mount.name))
+        self.request(mount.sources, mountpoint, name)
     }
 
     fn check_unknown(&mut self) -> Result<(), Problem> {
@@ -334,7 +339,7 @@ impl Parser {
         self,
         sources: Vec<SourceSpec>,
         mountpoint: PathBuf,
-        name: Option<String>,
+        name: Option<OsString>,
     ) -> Result<Wish, Problem> {
         let (request, notes) = self.draft.finish(sources, mountpoint, name)?;
         Ok(Wish::Mount(Box::new(request), notes))
@@ -411,6 +416,14 @@ impl Parser {
                 let why = format!("missing (only '{}' was given)", printable(only));
                 Problem::new("source", why).hint("a source is [user@]host:[dir]")
             }
+            [first, ..] if self.program.helper && first.as_bytes().starts_with(b"/") => {
+                let name = printable(Path::new(first).file_name().unwrap_or_default());
+                let first = printable(first);
+                Problem::new(format!("source '{first}'"), "contains no ':'").hint(format!(
+                    "mount(8) makes a path of a name that a file has, too; the mount of the \
+                     configuration file is sshoal#{name}"
+                ))
+            }
             [first, ..] if !first.is_empty() => {
                 let first = printable(first);
                 Problem::new(format!("source '{first}'"), "contains no ':'").hint(format!(
@@ -436,7 +449,8 @@ fn about(flag: &FlagDefinition) -> String {
     format!("flag '-{}'", flag.short)
 }
 
-/// Removes the file system's name from sources of old fstab lines: `sshfs#host:dir`.
+/// Removes the file system's name from sources of old fstab lines, `sshfs#host:dir`, and from names
+/// of mounts, `sshoal#work`.
 fn without_type(source: OsString, program: Program) -> OsString {
     let bytes = source.as_bytes();
     let stripped = [&b"sshfs#"[..], b"sshoal#"].iter().find_map(|kind| bytes.strip_prefix(*kind));

@@ -282,15 +282,15 @@ impl Draft {
     }
 
     /// The request, if the options can be combined. `name` is that of the mount in the
-    /// configuration file, if it has one.
+    /// configuration file, as it was typed, if it has one.
     pub fn finish(
         mut self,
         sources: Vec<SourceSpec>,
         mountpoint: PathBuf,
-        name: Option<String>,
+        name: Option<OsString>,
     ) -> Result<(MountRequest, Vec<String>), Problem> {
         // As in fstab, so that mount(8) can match it.
-        self.request.source = name.map_or_else(|| sources::joined(&sources), OsString::from);
+        self.request.source = name.unwrap_or_else(|| sources::joined(&sources));
         self.request.sources = sources;
         self.request.mountpoint = mountpoint;
         self.finish_sources()?;

@@ -283,6 +283,13 @@ echo again >>"$place/file"
 /usr/local/bin/sshoal umount "$place"
 findmnt "$place" || echo unmounted
 
+# mount(8) makes a path of the name of a file in the current directory.
+mkdir "$root/work" && cd "$root"
+mount -t fuse.sshoal sshoal#work "$place"
+findmnt -no SOURCE "$place"
+/usr/local/bin/sshoal umount "$place"
+mount -t fuse.sshoal work "$place" 2>&1
+
 mount -t fuse.sshoal "${source}missing" "$place" -o "$5" 2>&1 && echo "mounted what is not there"
 exit 0
 "#;
@@ -307,10 +314,18 @@ fn mount_8_finds_the_helper_by_its_type() {
         ssh.replace(' ', "\\040"),
     );
     fs::write(&fstab, line).unwrap();
+    let config = format!(
+        "[mount.work]\nsources = {:?}\noptions = ['ssh_config={}']\n",
+        world.source(),
+        world.sshd().config_path().display()
+    );
+    fs::create_dir_all(world.local("config/sshoal")).unwrap();
+    fs::write(world.local("config/sshoal/config.toml"), config).unwrap();
     let mut command = sandbox::namespace::command();
     command.args(["sh", "-uc", IN_FSTAB, "sh"]);
     command.args([&root, &place, &fstab]).arg(world.source()).arg(&ssh);
     command.env_remove("SSH_AUTH_SOCK").env_remove("XDG_RUNTIME_DIR");
+    command.env("XDG_CONFIG_HOME", world.local("config"));
     let ended = run(&mut command);
     let Ended { stdout, stderr, .. } = &ended;
     let lines: Vec<&str> = stdout.lines().collect();
@@ -325,10 +340,12 @@ fn mount_8_finds_the_helper_by_its_type() {
         "through fstab",
         "fuse.sshoal",
         "unmounted",
+        "sshoal#work",
     ];
     assert!(ended.status.success() && lines.len() > expected.len(), "{ended:?}");
     assert_eq!(lines[..expected.len()], expected, "{stderr}");
     let failure = lines[expected.len()..].join("\n");
+    assert!(failure.contains("the mount of the configuration file is sshoal#work"), "{failure}");
     assert!(failure.contains("/missing: no such directory on the server"), "{failure}");
     assert!(!failure.contains("mounted what is not there"), "{failure}");
     assert_eq!(fs::read(world.served("file")).unwrap(), b"through fstab\nagain\n");
