@@ -1,6 +1,8 @@
 //! A server: what ssh would do, name and network, login, SFTP, the directory, clock and speed.
 
 use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -157,10 +159,10 @@ async fn network(checks: &mut Checks, dialer: &Dialer) -> bool {
 }
 
 async fn reach(checks: &mut Checks, host: &str, port: u16) -> bool {
-    let addresses: Vec<_> = match lookup_host((host, port)).await {
-        Ok(addresses) => addresses.collect(),
-        Err(error) => {
-            checks.add(failed("name", &format!("{host}: {error}"), Cause::UnknownHost.hint()));
+    let addresses = match addresses(host, lookup_host((host, port))).await {
+        Ok(addresses) => addresses,
+        Err(check) => {
+            checks.add(check);
             return false;
         }
     };
@@ -178,9 +180,24 @@ async fn reach(checks: &mut Checks, host: &str, port: u16) -> bool {
     false
 }
 
+/// The addresses of `host`, which `lookup` finds.
+async fn addresses(
+    host: &str,
+    lookup: impl Future<Output = io::Result<impl Iterator<Item = SocketAddr>>>,
+) -> Result<Vec<SocketAddr>, Check> {
+    match timeout(CHECK_LIMIT, lookup).await {
+        Ok(Ok(addresses)) => Ok(addresses.collect()),
+        Ok(Err(error)) => {
+            Err(failed("name", &format!("{host}: {error}"), Cause::UnknownHost.hint()))
+        }
+        // The resolver tries unreachable name servers for longer.
+        Err(_) => Err(silent("name", CHECK_LIMIT)),
+    }
+}
+
 /// The first line of the server at `address`.
-async fn banner(address: std::net::SocketAddr) -> std::io::Result<String> {
-    let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
+async fn banner(address: SocketAddr) -> io::Result<String> {
+    let late = || io::Error::from(io::ErrorKind::TimedOut);
     let mut stream =
         timeout(CONNECT_LIMIT, TcpStream::connect(address)).await.map_err(|_| late())??;
     let mut buffer = [0; 255];
@@ -188,7 +205,7 @@ async fn banner(address: std::net::SocketAddr) -> std::io::Result<String> {
     let text = String::from_utf8_lossy(&buffer[..read]);
     match text.lines().find(|line| line.starts_with("SSH-")) {
         Some(line) => Ok(line.trim().to_owned()),
-        None => Err(std::io::Error::other("no SSH server answers there")),
+        None => Err(io::Error::other("no SSH server answers there")),
     }
 }
 
@@ -406,5 +423,17 @@ async fn clock(config: ssh::Config) -> Check {
                 "make and rsync compare times of files: set both clocks by NTP (timedatectl)",
             )
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_name_server_that_does_not_answer_is_waited_for_as_long_as_any_check() {
+        let lookup = std::future::pending::<io::Result<std::iter::Empty<SocketAddr>>>();
+        let check = addresses("host", lookup).await.unwrap_err();
+        assert_eq!((&*check.what, &*check.found), ("name", "no answer within 10 s"));
     }
 }
