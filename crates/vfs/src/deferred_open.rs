@@ -21,7 +21,8 @@
 //!    drops its pages. The call fails with `ESTALE`, since a part of the old content may have been
 //!    read, unless the server identifies the file as the same one: then it was changed in place, as
 //!    under a handle that had been opened at once. Local writes since do not count as another
-//!    content: an open for writing may be in flight when an open is deferred.
+//!    content: an open for writing may be in flight when an open is deferred. But a file that the
+//!    server identifies as another one is never used.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,7 +105,8 @@ impl Vfs {
                 return Ok(None);
             }
             let shared = shared.map(|(remote, _)| remote);
-            (attr, shared.unwrap_or_else(|| self.deferred_handle(inode, validator)))
+            let since = state.validator_changes();
+            (attr, shared.unwrap_or_else(|| self.deferred_handle(inode, validator, since)))
         };
         let is_prefetched = fetched.is_some();
         let file = self.new_open_file(inode, remote, request, fetched);
@@ -116,11 +118,16 @@ impl Vfs {
         Ok(opened)
     }
 
-    /// A remote handle that is opened when it is needed.
-    fn deferred_handle(&self, inode: &Arc<Inode>, expected: Validator) -> Arc<RemoteFile> {
+    /// A remote handle that is opened when it is needed. The file is `expected` if it was not
+    /// changed locally since its count of [`State::validator_changes`] was `since`.
+    fn deferred_handle(
+        &self,
+        inode: &Arc<Inode>,
+        expected: Validator,
+        since: u64,
+    ) -> Arc<RemoteFile> {
         // The inode owns the handle, so the handle must not own the inode.
         let (shared, inode) = (Arc::downgrade(&self.shared), Arc::downgrade(inode));
-        let since = self.change_counter.now();
         let opener: Opener = Box::new(move || {
             let both = shared.upgrade().zip(inode.upgrade());
             Box::pin(async move {
@@ -187,7 +194,8 @@ impl Shared {
         self.remote.open(path, flags).await
     }
 
-    /// Opens a handle that was deferred at `since`. It is of the file that the name leads to now.
+    /// Opens a handle that was deferred when the count of local changes was `since`. It is of the
+    /// file that the name leads to now.
     async fn open_deferred(
         &self,
         inode: &Arc<Inode>,
@@ -226,8 +234,8 @@ impl Shared {
         unreachable!("the last attempt returns")
     }
 
-    /// Checks that a file which was opened now has the content that it was validated for at
-    /// `since`.
+    /// Checks that a file which was opened now has the content that it was validated for when the
+    /// count of local changes was `since`.
     fn check_same_content(
         &self,
         inode: &Inode,
@@ -240,20 +248,25 @@ impl Shared {
             let mut state = inode.state();
             let is_reported = state.is_reported_since(stamp.seq);
             state.note_deferred_open(seq);
-            let is_expected = Validator::of(attr).agrees_with(&expected)
-                && inode.is_same_file(&state, attr) != Some(false);
-            // Local writes since do not make it another file.
-            if is_expected || state.changed_since(since) {
+            let is_same_file = inode.is_same_file(&state, attr);
+            // Local changes of other kinds, or of everything that is cached, explain no new
+            // validator.
+            let is_expected =
+                Validator::of(attr).agrees_with(&expected) || state.validator_changes() != since;
+            if is_expected && is_same_file != Some(false) {
                 return Ok(());
             }
-            (is_reported, inode.is_same_file(&state, attr) == Some(true))
+            (is_reported, is_same_file)
         };
-        // The answer may be from before a reported change.
-        if !is_reported {
+        if is_same_file == Some(false) {
+            // Its attributes are not those of this inode.
+            self.invalidate_inode(inode);
+        } else if !is_reported {
+            // Otherwise the answer may be from before the reported change.
             self.record_attr(inode, attr, RequestStamp { seq, ..stamp });
         }
         self.drop_pages(inode);
-        if is_same_file {
+        if is_same_file == Some(true) {
             return Ok(());
         }
         tracing::debug!(ino = inode.ino.0, "the file changed between its open and a read");
@@ -320,7 +333,7 @@ mod tests {
         let inode = vfs.inode(entry.ino).unwrap();
         let (attr, request) = (entry.stat.attr, OpenRequest::plain(Access::Read));
         let expected = || {
-            let remote = vfs.deferred_handle(&inode, Validator::of(&attr));
+            let remote = vfs.deferred_handle(&inode, Validator::of(&attr), 0);
             vfs.register_deferred(vfs.new_open_file(&inode, remote, request, None), &attr, request)
         };
         let first = expected().expect("nobody else has it open");

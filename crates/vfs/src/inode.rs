@@ -88,6 +88,8 @@ struct ActiveState {
     name_reported_at: Option<CompactInstant>,
     /// Number of changes that have ever begun.
     changes_begun: u64,
+    /// Number of local changes of size or mtime.
+    validator_changes: u64,
     /// Changes in flight.
     changes_in_flight: u32,
     /// Changes of its names in flight.
@@ -217,6 +219,7 @@ impl Deref for OpenHandles {
 /// | `began_empty` | do the kernel's pages hold only local writes? | – | [`begin_writing`](State::begin_writing), [`distrust_pages`](State::distrust_pages) |
 /// | `last_change_seq`, `changes_in_flight` | is an answer from before a local change? | change counter | [`begin_change`](State::begin_change), [`end_change`](State::end_change), [`note_change`](State::note_change) |
 /// | `changes_begun` | has another change begun meanwhile? | count | `begin_change` |
+/// | `validator_changes` | may a new validator be that of a local change? | count | [`note_content_change`](State::note_content_change), `apply` |
 /// | `renames_in_flight` | is a name being changed? | – | [`begin_renaming`](State::begin_renaming), [`end_renaming`](State::end_renaming) |
 /// | `deferred_open_seq` | was an answer by name requested before a deferred handle was opened? | change counter | [`note_deferred_open`](State::note_deferred_open) |
 /// | `reported_seq` | was an answer requested before a change was reported? | change counter | [`note_reported_change`](State::note_reported_change) |
@@ -671,6 +674,11 @@ impl State {
         self.active.as_ref().map_or(0, |active| active.changes_begun)
     }
 
+    /// The number of local changes of size or mtime.
+    pub(crate) fn validator_changes(&self) -> u64 {
+        self.active.as_ref().map_or(0, |active| active.validator_changes)
+    }
+
     /// The number of changes in flight.
     pub(crate) fn changes_in_flight(&self) -> u32 {
         self.active.as_ref().map_or(0, |active| active.changes_in_flight)
@@ -847,6 +855,7 @@ impl State {
     /// The server has executed `change`: applies its predictable effects if the attributes were
     /// fresh (`was_fresh`). Returns whether all effects are known.
     pub(crate) fn apply(&mut self, change: &AttrChange, was_fresh: bool) -> bool {
+        self.active().validator_changes += u64::from(change.mtime.is_some());
         let rare = self.rare();
         rare.ctime = Some(Timestamp::now());
         rare.set_atime = change.atime.or(rare.set_atime);
@@ -942,6 +951,7 @@ impl State {
 
     /// A local change of the content begins, which also changes the mtime.
     pub(crate) fn note_content_change(&mut self) {
+        self.active().validator_changes += 1;
         self.invalidate_pages_and_size();
         self.expect_new_mtime();
     }

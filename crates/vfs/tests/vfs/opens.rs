@@ -4,8 +4,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use base::{Access, AttrChange, Errno, RenameMode, Timestamp};
+use base::{Access, AttrChange, Errno, RenameMode, SetXattr, Timestamp};
 use bytes::Bytes;
+use testkit::mem::Options;
+use testkit::tree::Limits;
 use testkit::{Call, FaultyRemote, MemRemote};
 use vfs::{
     Config, Consistency, Entry, Handle, Ino, Invalidate, LookupResult, OpenRequest, Opened, Vfs,
@@ -30,7 +32,11 @@ struct Mount {
 }
 
 fn mounted(config: Config) -> Mount {
-    let remote = Arc::new(MemRemote::new());
+    mounted_on(MemRemote::new(), config)
+}
+
+fn mounted_on(remote: MemRemote, config: Config) -> Mount {
+    let remote = Arc::new(remote);
     let faulty = Arc::new(FaultyRemote::new(remote.clone()));
     let invalidated = Arc::<Invalidated>::default();
     let vfs = Vfs::new(faulty.clone(), config);
@@ -248,6 +254,48 @@ async fn a6_pages_are_not_continued_with_another_content() {
     assert_eq!(read(&vfs, third.handle).await, b"new");
     vfs.release(third.handle);
     assert_eq!(remote.open_handles(), 0);
+}
+
+/// A6: a local change that writes nothing does not explain another content, and neither do caches
+/// that are invalidated. A file with another identity is not continued in any case.
+#[tokio::test]
+async fn a6_only_a_local_write_explains_another_content() {
+    let atime = AttrChange { atime: Some(Timestamp::from_secs(77)), ..AttrChange::default() };
+    for shows_inodes in [false, true] {
+        // Times of a file with an identity are set through its handle, which is opened for that.
+        let last = if shows_inodes { "xattr" } else { "atime" };
+        for change in ["all", "link", last] {
+            let limits = Limits { shows_inodes, ..Limits::default() };
+            let remote = MemRemote::with(Options { limits, ..Options::default() });
+            let Mount { remote, invalidated, vfs, .. } = mounted_on(remote, config());
+            put(&remote, "old", LONG_AGO);
+            let file = found(&vfs, "f").await;
+            let opened = granted(&vfs, &remote, file.ino).await;
+            match change {
+                "link" => {
+                    vfs.link(file.ino, Ino::ROOT, b"link").await.unwrap();
+                }
+                "xattr" => {
+                    let value = Bytes::from_static(b"value");
+                    vfs.setxattr(file.ino, b"user.x", value, SetXattr::Either).await.unwrap();
+                }
+                "atime" => {
+                    vfs.setattr(file.ino, atime, None).await.unwrap();
+                }
+                _ => vfs.invalidate_all(),
+            }
+            remote.put_file("g", "another");
+            remote.set_mtime("g", LONG_AGO + 1);
+            remote.move_to("g", "f");
+            for _ in 0..2 {
+                let data = vfs.read(opened.handle, 0, 10).await;
+                assert_eq!(data, Err(Errno::ESTALE), "{change}, {shows_inodes}");
+            }
+            assert_eq!(invalidated.0.lock().unwrap()[0], file.ino);
+            vfs.release(opened.handle);
+            assert_eq!(remote.open_handles(), 0);
+        }
+    }
 }
 
 /// A1: the kernel does not fill a file that has become shorter with zeros.
