@@ -899,6 +899,14 @@ impl State {
         self.active.as_ref()?.created_here.as_ref().map(|created_here| created_here.attr)
     }
 
+    /// Like [`State::created_here`], if that is known since less than `within`.
+    pub(crate) fn created_here_within(&self, within: Duration) -> Option<Attr> {
+        let created_here = self.active.as_ref()?.created_here.as_ref();
+        created_here
+            .filter(|created_here| created_here.at.elapsed() < within)
+            .map(|created_here| created_here.attr)
+    }
+
     /// Like [`State::created_here`], if the mtime is exact because it was set after the last write.
     /// Also returns since when this is known.
     pub(crate) fn created_here_exact(&self) -> Option<(Attr, Instant)> {

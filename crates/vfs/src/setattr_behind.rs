@@ -17,6 +17,7 @@ use std::sync::atomic::Ordering;
 
 use base::task::Task;
 use base::{Attr, AttrChange, Errno, FileKind, Result};
+use tokio::time::Instant;
 
 use crate::config::Consistency;
 use crate::inode::{Inode, State};
@@ -28,11 +29,20 @@ const SPECIAL: u32 = 0o7000;
 
 impl Vfs {
     /// Removes from `change` owners that the file has already, if the server would do nothing for
-    /// them.
+    /// them: archivers set the owner of each file that they have created.
+    ///
+    /// Only for what this mount has created or changed, and while that is known for less than the
+    /// minimum time-out. What is known of other files may be older than a change of the owner by
+    /// another machine, which `change` is to replace.
     pub(crate) fn without_unchanged_owner(&self, inode: &Inode, change: AttrChange) -> AttrChange {
+        let within = self.timeout(inode.kind).min;
         let state = inode.state();
-        let fresh = state.fresh_attr(tokio::time::Instant::now());
-        let Some(attr) = fresh.or_else(|| state.created_here()) else { return change };
+        let changed_here = || {
+            let attr = state.fresh_attr(Instant::now()).and(state.requested_within(within));
+            attr.filter(|_| state.changes_begun() > 0)
+        };
+        let known = state.created_here_within(within).or_else(changed_here);
+        let Some(attr) = known else { return change };
         // A new owner clears these bits, even if it is the old one.
         let plain = matches!(attr.kind, FileKind::Regular | FileKind::Directory);
         if !plain || attr.perm & SPECIAL != 0 || !self.owns(&attr) {
@@ -54,7 +64,7 @@ impl Vfs {
             return change;
         }
         let state = inode.state();
-        let known = state.requested_within(within).or_else(|| state.created_here());
+        let known = state.requested_within(within).or_else(|| state.created_here_within(within));
         AttrChange { atime: known.map(|attr| state.times(&attr).0), ..change }
     }
 

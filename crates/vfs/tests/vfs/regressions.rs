@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use base::{Access, AttrChange, Errno, RenameMode, Timestamp};
+use base::{Access, AttrChange, Errno, Remote, RenameMode, Timestamp};
 use bytes::Bytes;
 use testkit::faulty::Gate;
 use testkit::tree::Follow;
@@ -444,6 +444,27 @@ async fn a_page_is_written_back_although_a_write_has_failed() {
     vfs.write_back(opened.handle, 4, Bytes::from_static(b"page")).await.unwrap();
     assert_eq!(remote.content("f"), b"\0\0\0\0page");
     assert_eq!(vfs.flush(opened.handle).await, Err(Errno::ENOSPC));
+}
+
+/// Cached owners may be outdated: another machine has changed the owner since.
+#[tokio::test(start_paused = true)]
+async fn a_change_of_the_owner_is_made_although_the_cached_owner_is_the_new_one() {
+    let (remote, _, vfs) = mounted(Config { login: Some((0, 0)), ..Config::default() });
+    remote.put_file("f", "content");
+    remote.put_dir("d");
+    let request = OpenRequest::plain(Access::Write);
+    let (_, opened) = vfs.create(Ino::ROOT, b"new", 0o644, true, request).await.unwrap();
+    tokio::time::advance(Duration::from_secs(2)).await;
+    for (name, handle) in [("f", None), ("d", None), ("new", Some(opened.handle))] {
+        remote.set_mtime(name, LONG_AGO);
+        let ino = found(&vfs, Ino::ROOT, name).await.ino;
+        let gid = remote.attr(name).gid;
+        let change = |gid| AttrChange { gid: Some(gid), ..AttrChange::default() };
+        remote.setattr(&path(name), change(gid + 1)).await.unwrap();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        let changed = vfs.setattr(ino, change(gid), handle).await.unwrap();
+        assert_eq!((changed.attr.gid, remote.attr(name).gid), (gid, gid), "{name}");
+    }
 }
 
 /// The size that the write would have made was shown.

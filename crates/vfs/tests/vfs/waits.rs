@@ -232,6 +232,10 @@ async fn a_change_of_attributes_is_waited_for_once() {
         let (stat, trips) = waits(vfs.getattr(dir.ino)).await;
         assert_eq!((changed, trips), (stat, 0));
     }
+    // As `cp -a` does, after it has set the times.
+    let same = AttrChange { uid: Some(7), gid: Some(8), ..AttrChange::default() };
+    let (changed, trips) = waits(vfs.setattr(dir.ino, same, None)).await;
+    assert_eq!((changed.unwrap().attr.uid, trips), (7, 0));
     let attr = vfs.getattr(dir.ino).await.unwrap().attr;
     assert_eq!((attr.perm, attr.uid, attr.gid), (0o750, 7, 8));
     assert_eq!((attr.atime.secs, attr.mtime.secs), (atime, LONG_AGO));
