@@ -22,6 +22,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use crate::config::Consistency;
+use crate::cover::QUIET;
 use crate::inode::Inode;
 use crate::prefetch::start;
 use crate::shared::Shared;
@@ -82,6 +83,8 @@ struct State {
     connections: HashSet<u64>,
     /// Open files whose content is going to be validated.
     validating: HashSet<Ino>,
+    /// Open files whose content is going to be validated when no report is about a local change.
+    validating_later: HashSet<Ino>,
     /// Unused watches are being ended.
     is_ending: bool,
     /// What local processes watch is being watched again.
@@ -387,7 +390,8 @@ impl Shared {
             let mut tree = self.tree();
             changes.iter().for_each(|change| tree.note_reported_change(change, &mut outdated));
         }
-        let Outdated { mut names, mut attributes, contents, deferred, unused } = outdated;
+        let Outdated { mut names, mut attributes, contents, doubtful_contents, deferred, unused } =
+            outdated;
         for dir in unused {
             self.watching.state.lock().refuse(dir, RETRY);
         }
@@ -402,6 +406,7 @@ impl Shared {
             }
         }
         contents.into_iter().for_each(|inode| self.validate_soon(inode, true));
+        doubtful_contents.into_iter().for_each(|inode| self.validate_later(inode));
         if deferred.is_empty() {
             return;
         }
@@ -447,10 +452,10 @@ impl Shared {
         for (ino, inode) in open {
             // If it is refused, the kernel has so much to do that the time-out is soon over.
             let _ = kernel.attributes(ino);
-            // What is written locally is validated by the close.
             let is_quiet = inode.state().is_quiet_time(Instant::now());
-            if !is_quiet {
-                self.validate_soon(inode, false);
+            match is_quiet {
+                true => self.validate_later(inode),
+                false => self.validate_soon(inode, false),
             }
         }
     }
@@ -465,24 +470,52 @@ impl Shared {
             tokio::time::sleep(GATHER).await;
             // A report from now on is of a change after this request.
             shared.watching.state.lock().validating.remove(&inode.ino);
-            let stamp = shared.stamp_request();
-            let attr = shared.attr_by_handle(&inode).await;
-            if let Some(attr) = &attr {
-                shared.record_attr_by_handle(&inode, attr, stamp, Instant::now());
-            }
-            let keeps_pages = {
-                let mut state = inode.state();
-                // What is written locally is validated by the close. Without a handle at the
-                // server, the next read opens one and compares.
-                state.changed_since(stamp.seq)
-                    || attr.map_or(!drops_unknown, |attr| {
-                        state.validate_pages(&attr, shared.trusts_racy(), Instant::now())
-                    })
+            shared.validate_content(&inode, drops_unknown, shared.trusts_racy()).await;
+        });
+    }
+
+    /// Like [`Shared::validate_soon`], if reports may be about a local change: when they are not any
+    /// more. Content that is still written locally then is validated by the close.
+    fn validate_later(self: &Arc<Shared>, inode: Arc<Inode>) {
+        if !self.watching.state.lock().validating_later.insert(inode.ino) {
+            return;
+        }
+        start(self, move |shared| async move {
+            tokio::time::sleep(QUIET).await;
+            shared.watching.state.lock().validating_later.remove(&inode.ino);
+            let (may_be_outdated, has_handle) = {
+                let state = inode.state();
+                let has_handle = state.open.iter().any(|open| open.remote.opened().is_some());
+                (!state.open.is_empty() && state.knows_pages(), has_handle)
             };
-            if !keeps_pages {
-                shared.drop_pages(&inode);
+            if may_be_outdated {
+                // Mostly, nothing but this mount has changed the file: pages in use are not dropped
+                // only because its mtime is recent, or because the server does not answer.
+                shared.validate_content(&inode, !has_handle, true).await;
             }
         });
+    }
+
+    /// Drops the pages of an open file if its content is another one. `drops_unknown`: also if that
+    /// is not known. `trusts_racy`: an equal validator is enough.
+    async fn validate_content(&self, inode: &Inode, drops_unknown: bool, trusts_racy: bool) {
+        let stamp = self.stamp_request();
+        let attr = self.attr_by_handle(inode).await;
+        if let Some(attr) = &attr {
+            self.record_attr_by_handle(inode, attr, stamp, Instant::now());
+        }
+        let keeps_pages = {
+            let mut state = inode.state();
+            // What is written locally is validated by the close. Without a handle at the server, the
+            // next read opens one and compares.
+            state.changed_since(stamp.seq)
+                || attr.map_or(!drops_unknown, |attr| {
+                    state.validate_pages(&attr, trusts_racy, Instant::now())
+                })
+        };
+        if !keeps_pages {
+            self.drop_pages(inode);
+        }
     }
 }
 

@@ -77,6 +77,12 @@ impl State {
         self.active.as_ref()?.pages
     }
 
+    /// Whether it is known which content the kernel's pages hold. It is not known while the file is
+    /// written locally.
+    pub(crate) fn knows_pages(&self) -> bool {
+        self.pages().is_some()
+    }
+
     /// Whether the kernel's pages, if it has any, are of the content that `attr` names.
     pub(crate) fn has_pages(&self, attr: &Attr, trust_racy: bool) -> bool {
         self.pages()

@@ -38,6 +38,8 @@ pub(crate) struct Outdated {
     pub(crate) attributes: Vec<Ino>,
     /// Open files whose content may be another one.
     pub(crate) contents: Vec<Arc<Inode>>,
+    /// Open files whose content may be another one, or the report is of a local change.
+    pub(crate) doubtful_contents: Vec<Arc<Inode>>,
     /// Reports that mean something only when the local change of the name has ended.
     pub(crate) deferred: Vec<WatchedChange>,
     /// Directories that are not watched any more, since nothing has used them for many reports.
@@ -344,10 +346,16 @@ impl Tree {
 
     fn note_modified(&mut self, dir: Ino, name: &Name, out: &mut Outdated) {
         let child = self.child(dir, name);
-        if let Some(child) = &child
-            && child.state().is_quiet_time(Instant::now())
-        {
-            return;
+        if let Some(child) = &child {
+            let state = child.state();
+            if state.is_quiet_time(Instant::now()) {
+                // Its attributes have a short time-out, and no open keeps outdated pages. But no
+                // later report makes an open descriptor show the change.
+                if !state.open.is_empty() {
+                    out.doubtful_contents.push(child.clone());
+                }
+                return;
+            }
         }
         let seq = self.change_counter.advance();
         self.dir_cache.invalidate_name(dir, name);

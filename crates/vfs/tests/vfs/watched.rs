@@ -346,6 +346,52 @@ async fn w1_a_file_that_was_opened_without_a_request_shows_the_change() {
     mount.vfs.release(handle);
 }
 
+/// The report may be about the local change, and no other one comes.
+#[tokio::test(start_paused = true)]
+async fn w1_a_change_right_after_a_local_one_is_shown_by_an_open_descriptor() {
+    let change = AttrChange { perm: Some(0o640), ..AttrChange::default() };
+    for changes_there in [false, true] {
+        for loses in [false, true] {
+            let mount = with_files().await;
+            let ino = mount.find("d/g").await.unwrap();
+            let opened = mount.vfs.open(ino, OpenRequest::plain(Access::ReadWrite)).await.unwrap();
+            mount.vfs.setattr(ino, change, None).await.unwrap();
+            mount.kernel.dropped.lock().unwrap().clear();
+            tokio::time::sleep(SOON / 10).await;
+            mount.remote.hold_reports(loses);
+            if changes_there {
+                mount.remote.put_file("d/g", "CONTENT of d/g");
+            }
+            if loses {
+                mount.remote.lose_watches();
+                mount.remote.hold_reports(false);
+            }
+            tokio::time::sleep(3 * SOON).await;
+            let dropped = std::mem::take(&mut *mount.kernel.dropped.lock().unwrap());
+            let expected = if changes_there { vec![ino] } else { Vec::new() };
+            assert_eq!(dropped, expected, "{changes_there}, {loses}");
+            mount.vfs.release(opened.handle);
+        }
+    }
+}
+
+/// Its pages are those that were written.
+#[tokio::test(start_paused = true)]
+async fn w3_the_pages_of_a_file_that_is_written_locally_are_kept() {
+    let mount = with_files().await;
+    let ino = mount.find("d/g").await.unwrap();
+    let opened = mount.vfs.open(ino, OpenRequest::plain(Access::ReadWrite)).await.unwrap();
+    mount.kernel.dropped.lock().unwrap().clear();
+    for number in 0..50 {
+        mount.vfs.write(opened.handle, number, Bytes::from_static(b"x")).await.unwrap();
+        tokio::time::sleep(SOON / 10).await;
+    }
+    mount.settle().await;
+    mount.settle().await;
+    assert!(mount.kernel.dropped.lock().unwrap().is_empty());
+    mount.vfs.release(opened.handle);
+}
+
 /// One that changes more often than a request takes: its attributes are cached for a short time,
 /// else each path through it would cost a request.
 #[tokio::test(start_paused = true)]
