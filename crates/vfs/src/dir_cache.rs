@@ -60,7 +60,7 @@ const MAX_REFRESHED_NAMES: usize = 400;
 
 /// How long after the last local change a directory created by this mount is taken to have no other
 /// names: while an archive is unpacked, but shorter than a user needs to log in on the server and
-/// create a file in it.
+/// create a file in it. A change that begins later does not restore that.
 const CREATED_FOR: Duration = Duration::from_millis(200);
 
 /// One entry of a listing.
@@ -136,6 +136,8 @@ pub(crate) struct CachedListing {
     is_refreshing: bool,
     /// This mount created the directory; until then it is taken to have only names created here.
     created_until: Option<Instant>,
+    /// Local changes in flight since `created_until` was set.
+    changes_in_flight: u32,
     /// Position in the order of use.
     last_use: u64,
     bytes: usize,
@@ -183,6 +185,7 @@ impl CachedListing {
             last_search_at: None,
             is_refreshing: false,
             created_until: None,
+            changes_in_flight: 0,
             last_use: 0,
             bytes,
         }
@@ -554,16 +557,29 @@ impl DirCache {
         self.set_override(dir, name, Override::Present { attr: *attr, stamp });
     }
 
-    /// There was a local change in `dir`.
-    pub(crate) fn note_change(&mut self, dir: Ino) {
-        let listing = self.by_key.get_mut(&Key::Node(dir));
-        if let Some(until) = listing.and_then(|listing| listing.created_until.as_mut()) {
+    /// A local change in `dir` begins. Must be followed by [`DirCache::end_change`].
+    pub(crate) fn begin_change(&mut self, dir: Ino) {
+        let Some(listing) = self.by_key.get_mut(&Key::Node(dir)) else { return };
+        let now = Instant::now();
+        let is_old = listing.changes_in_flight == 0 && listing.created_until <= Some(now);
+        if is_old {
+            listing.created_until = None;
+        } else {
+            listing.changes_in_flight += 1;
+        }
+    }
+
+    /// A local change in `dir` has ended.
+    pub(crate) fn end_change(&mut self, dir: Ino) {
+        let Some(listing) = self.by_key.get_mut(&Key::Node(dir)) else { return };
+        // It may have begun before the listing.
+        listing.changes_in_flight = listing.changes_in_flight.saturating_sub(1);
+        if let Some(until) = &mut listing.created_until {
             *until = Instant::now() + CREATED_FOR;
         }
     }
 
     fn set_override(&mut self, dir: Ino, name: &Name, what: Override) {
-        self.note_change(dir);
         let Some(listing) = self.by_key.get_mut(&Key::Node(dir)) else { return };
         if listing.overrides.insert(name.clone(), what).is_none() {
             let cost = NAME_BYTES + name.as_bytes().len();

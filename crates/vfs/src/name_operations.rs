@@ -73,7 +73,6 @@ impl Drop for NameChangeGuard<'_> {
             if self.exchanges {
                 tree.end_exchange(*dir, name, self.has_succeeded);
             }
-            tree.note_change_in(*dir);
             tree.renew_name(*dir, name, now);
             if self.moves_directory {
                 tree.end_move(*dir, name);

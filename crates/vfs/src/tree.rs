@@ -318,6 +318,7 @@ impl Tree {
         if let Some(own_changes) = &mut self.own_changes {
             own_changes.begin(dir, name, direction(bound_to));
         }
+        self.dir_cache.begin_change(dir);
         self.dir_cache.invalidate_name(dir, name);
     }
 
@@ -334,6 +335,7 @@ impl Tree {
             own_changes.end(dir, name, direction(bound_to), has_succeeded);
         }
         self.changes.end(dir, name, bound_to, seq);
+        self.dir_cache.end_change(dir);
         match self.nodes.get(dir) {
             // A change of its names changes the directory's own attributes.
             Some(node) => {

@@ -225,11 +225,6 @@ impl Tree {
         self.dir_cache.note_search(dir, left, lifetime)
     }
 
-    /// A local change in `dir` has ended.
-    pub(crate) fn note_change_in(&mut self, dir: Ino) {
-        self.dir_cache.note_change(dir);
-    }
-
     /// `name` was removed by a local change that is still in flight.
     pub(crate) fn record_removal(&mut self, dir: Ino, name: &Name) {
         let child = self.child(dir, name).filter(|child| child.kind == FileKind::Directory);

@@ -451,6 +451,37 @@ async fn c5_a_directory_made_here_is_known_while_it_is_filled() {
     assert!(!absent(&vfs, dir.ino, "new").await);
 }
 
+/// C5: each change may take longer than the directory is known without one.
+#[tokio::test(start_paused = true)]
+async fn c5_a_directory_made_here_is_known_while_it_is_filled_slowly() {
+    let Mount { remote, vfs, .. } = mounted(config());
+    remote.set_latency(Some(Duration::from_millis(300)));
+    let dir = vfs.mkdir(Ino::ROOT, b"d", 0o755).await.unwrap();
+    remote.reset_calls();
+    for index in 0..10 {
+        let name = format!("f{index}");
+        assert!(absent(&vfs, dir.ino, &name).await);
+        let request = OpenRequest::plain(Access::Write);
+        let made = vfs.create(dir.ino, name.as_bytes(), 0o644, true, request).await;
+        vfs.release(made.unwrap().1.handle);
+    }
+    assert_eq!((remote.calls(Call::Lstat), remote.calls(Call::Opendir)), (0, 0));
+}
+
+/// C5: after a pause, in which another machine may have created names in it, a change made here
+/// does not make it known again.
+#[tokio::test(start_paused = true)]
+async fn c5_a_directory_made_here_is_not_known_again_after_a_pause() {
+    let Mount { remote, vfs, .. } = mounted(config());
+    let dir = vfs.mkdir(Ino::ROOT, b"d", 0o755).await.unwrap();
+    put(&remote, "d/out", "content");
+    tokio::time::advance(Duration::from_secs(1)).await;
+    let request = OpenRequest::plain(Access::Write);
+    let made = vfs.create(dir.ino, b"stamp", 0o644, true, request).await;
+    vfs.release(made.unwrap().1.handle);
+    assert!(!absent(&vfs, dir.ino, "out").await);
+}
+
 /// A search of include paths that takes longer than absent names are valid waits for the first few
 /// only.
 #[tokio::test(start_paused = true)]
