@@ -139,7 +139,12 @@ impl Vfs {
             return None;
         }
         let inode = match known {
-            Some((known, _)) => known,
+            // A lookup finds the node of the other names.
+            Some((known, _)) if tree.is_duplicate(&known, attr) => return None,
+            Some((known, _)) => {
+                tree.note_linked(known.ino, attr);
+                known
+            }
             None => {
                 let inode = tree.record_lookup(dir, name, attr, received_at);
                 if !inode.state().unchanged_since(seq) {

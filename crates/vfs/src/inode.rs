@@ -307,6 +307,12 @@ impl Inode {
         self.state.lock()
     }
 
+    /// Whether it is not open, and neither it nor one of its names is being changed.
+    pub(crate) fn is_unused(&self) -> bool {
+        let state = self.state();
+        state.open.is_empty() && state.changes_in_flight() == 0 && !state.is_renaming()
+    }
+
     /// Whether `attr` may be of this file. Certain if the remote tells files apart; otherwise only
     /// the kind is compared.
     pub(crate) fn may_be(&self, attr: &Attr) -> bool {

@@ -111,11 +111,16 @@ impl Vfs {
             }
             match reply {
                 Ok(attr) => {
-                    let is_new = known.is_none() || replaced;
-                    if let Some(known) = known.filter(|_| replaced && unchanged) {
-                        tree.orphan(known.ino);
+                    let known_ino = known.as_ref().map(|known| known.ino);
+                    if let Some(known) = known.filter(|_| unchanged) {
+                        if replaced {
+                            tree.orphan(known.ino);
+                        } else if tree.is_duplicate(&known, &attr) {
+                            tree.unbind(parent, &name);
+                        }
                     }
                     let inode = tree.record_lookup(parent, &name, &attr, Instant::now());
+                    let is_new = replaced || known_ino != Some(inode.ino);
                     // By another name of the file, this mount may have changed it meanwhile.
                     let is_outdated = is_new && !inode.state().unchanged_since(seq);
                     if is_outdated && attempt < MAX_ATTEMPTS {

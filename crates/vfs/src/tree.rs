@@ -79,7 +79,7 @@ pub(crate) struct RequestStamp {
 pub(crate) struct Tree {
     nodes: Nodes,
     numbers: Numbers,
-    /// The nodes of files that had several names when they were first looked up.
+    /// The nodes of files that had several names when one of them was looked up.
     linked: HashMap<FileId, Ino>,
     change_counter: Arc<ChangeCounter>,
     /// Sequence number of the last change of a directory's path.
@@ -360,16 +360,14 @@ impl Tree {
     ) -> Arc<Inode> {
         if let Some(known) = self.child(parent, name) {
             if known.may_be(attr) {
+                self.note_linked(known.ino, attr);
                 self.renew_name(parent, name, valid_until);
                 self.add_lookup(known.ino);
                 return known;
             }
             self.unbind(parent, name);
         }
-        // The target of a symbolic link is judged by the place of its name: each has its own node.
-        let has_one_name = attr.is_dir() || attr.kind == FileKind::Symlink;
-        let linked = attr.inode.filter(|inode| inode.links > 1 && !has_one_name);
-        if let Some(known) = linked.and_then(|linked| self.get(*self.linked.get(&linked.id)?)) {
+        if let Some(known) = self.linked_node(attr) {
             self.add_name(known.ino, parent, name, valid_until);
             self.add_lookup(known.ino);
             return known;
@@ -383,12 +381,32 @@ impl Tree {
         if let Some(node) = self.nodes.get_mut(inode.ino) {
             node.has_remote_number = attr.inode.is_some();
         }
-        if let Some(linked) = linked {
-            self.linked.insert(linked.id, inode.ino);
-        }
+        self.note_linked(inode.ino, attr);
         self.add_name(inode.ino, parent, name, valid_until);
         self.evict_if_full();
         inode
+    }
+
+    /// The node of the names of the file `attr`, if several were found.
+    fn linked_node(&self, attr: &Attr) -> Option<Arc<Inode>> {
+        self.get(*self.linked.get(&linked_id(attr)?)?)
+    }
+
+    /// A name of the file `attr` leads to `ino`. If the file has several, further ones will lead to
+    /// the same node.
+    pub(crate) fn note_linked(&mut self, ino: Ino, attr: &Attr) {
+        if let Some(id) = linked_id(attr)
+            && self.linked_node(attr).is_none()
+        {
+            self.linked.insert(id, ino);
+        }
+    }
+
+    /// Whether another name of the file `attr` leads to another node than `inode`, which nothing
+    /// uses: another machine has made one of the names since the other was looked up.
+    pub(crate) fn is_duplicate(&self, inode: &Inode, attr: &Attr) -> bool {
+        let is_other = |node: Arc<Inode>| node.ino != inode.ino && node.may_be(attr);
+        self.linked_node(attr).is_some_and(is_other) && inode.is_unused()
     }
 
     /// Extends the validity of `name`, which is bound to `known`, to `valid_until` at least, and
@@ -701,6 +719,13 @@ impl Tree {
             self.nodes.iter().map(|node| node.inode.number).collect();
         assert_eq!(numbers.len(), self.nodes.len(), "two inodes have one number");
     }
+}
+
+/// Identifies a file with several names that lead to one node. The target of a symbolic link is
+/// judged by the place of its name: each has its own node.
+fn linked_id(attr: &Attr) -> Option<FileId> {
+    let has_one_name = attr.is_dir() || attr.kind == FileKind::Symlink;
+    attr.inode.filter(|inode| inode.links > 1 && !has_one_name).map(|inode| inode.id)
 }
 
 fn direction(bound_to: BoundTo) -> Direction {

@@ -54,6 +54,56 @@ async fn names_linked_elsewhere_are_one_inode_with_the_remotes_number() {
     assert_eq!(found(&vfs, "b").await.stat.nlink, 2);
 }
 
+/// One name was known when the other was made.
+#[tokio::test(start_paused = true)]
+async fn h1_a_name_linked_elsewhere_later_is_one_inode_when_both_are_looked_up() {
+    for names in [["a", "b"], ["b", "a"]] {
+        for listed in [false, true] {
+            let (remote, vfs) = mounted();
+            remote.put_file("a", "content");
+            let before = found(&vfs, "a").await;
+            remote.link(&path("a"), &path("b")).await.unwrap();
+            vfs.invalidate_all();
+            if listed {
+                let dir = vfs.opendir(Ino::ROOT).await.unwrap();
+                vfs.readdir(dir, 0, true, &mut Taken).await.unwrap();
+                vfs.releasedir(dir);
+            }
+            found(&vfs, names[0]).await;
+            found(&vfs, names[1]).await;
+            let (a, b) = (found(&vfs, "a").await, found(&vfs, "b").await);
+            assert_eq!((a.ino, a.stat.nlink, b.stat.nlink), (b.ino, 2, 2), "{names:?} {listed}");
+            assert_eq!(a.stat.number, before.stat.number);
+            // What is written by one name is seen by the other at once.
+            let opened = vfs.open(a.ino, OpenRequest::plain(Access::Write)).await.unwrap();
+            vfs.write(opened.handle, 0, Bytes::from_static(b"longer content")).await.unwrap();
+            assert_eq!(found(&vfs, "b").await.stat.attr.size, 14);
+            vfs.release(opened.handle);
+            vfs.unlink(Ino::ROOT, b"a").await.unwrap();
+            assert_eq!(found(&vfs, "b").await.stat.nlink, 1);
+        }
+    }
+}
+
+/// A file that is open keeps its inode until it is closed.
+#[tokio::test(start_paused = true)]
+async fn h1_an_open_file_that_is_linked_elsewhere_keeps_its_inode() {
+    let (remote, vfs) = mounted();
+    remote.put_file("a", "content");
+    let a = found(&vfs, "a").await;
+    let opened = vfs.open(a.ino, OpenRequest::plain(Access::ReadWrite)).await.unwrap();
+    remote.link(&path("a"), &path("b")).await.unwrap();
+    vfs.invalidate_all();
+    let b = found(&vfs, "b").await;
+    assert_eq!(found(&vfs, "a").await.ino, a.ino);
+    assert_eq!(vfs.read(opened.handle, 0, 10).await.unwrap().to_vec(), b"content");
+    vfs.write(opened.handle, 0, Bytes::from_static(b"CONTENT")).await.unwrap();
+    vfs.flush(opened.handle).await.unwrap();
+    vfs.release(opened.handle);
+    vfs.invalidate_all();
+    assert_eq!(found(&vfs, "a").await.ino, b.ino);
+}
+
 /// Only the remote knows the time of the change, and is asked before anybody else does.
 #[tokio::test]
 async fn the_attributes_of_a_renamed_file_are_requested_at_once() {
