@@ -61,7 +61,7 @@ pub struct Write {
     pub fh: u64,
     /// First byte.
     pub offset: u64,
-    /// Flags of the open file.
+    /// Flags of the open file; `O_DSYNC` and `O_SYNC` also if only this write is synchronous.
     pub flags: i32,
     /// From the page cache (a shared mapping), not from `write(2)`.
     pub cached: bool,

@@ -643,9 +643,13 @@ impl fuse::Filesystem for Adapter {
         let len = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
         let handle = Handle(write.fh);
         let (offset, appends) = (write.offset, write.flags & libc::O_APPEND != 0);
+        // Also set for a single write with RWF_DSYNC or RWF_SYNC. O_SYNC includes it.
+        let synchronous = write.flags & libc::O_DSYNC != 0;
         match write.cached {
             true => self.vfs.write_back(handle, offset, data).await?,
-            false => self.vfs.write_in_mode(handle, offset, data, appends).await?,
+            false => {
+                self.vfs.write_in_mode(handle, offset, data, appends, synchronous).await?;
+            }
         }
         Ok(len)
     }

@@ -83,11 +83,12 @@ impl Vfs {
     pub async fn write(&self, handle: Handle, offset: u64, data: Bytes) -> Result<()> {
         let file = self.files.get(handle.0)?;
         file.take_error()?;
-        self.write_out(file, offset, data, !self.config.sync_writes).await
+        self.write_out(file, offset, data, !self.config.sync_writes, false).await
     }
 
     /// As [`Vfs::write`], but it is the caller that says whether the handle `appends`: fcntl(2) may
-    /// have changed that since the open.
+    /// have changed that since the open. A `synchronous` write is to be on the server's disk when it
+    /// returns, as with `RWF_DSYNC`.
     ///
     /// # Errors
     /// Those of the open; `EIO` if the name leads to no file any more, or to another one.
@@ -97,11 +98,13 @@ impl Vfs {
         offset: u64,
         data: Bytes,
         appends: bool,
+        synchronous: bool,
     ) -> Result<()> {
         let file = self.files.get(handle.0)?;
         file.take_error()?;
         if file.append == appends {
-            return self.write_out(file, offset, data, !self.config.sync_writes).await;
+            let return_early = !self.config.sync_writes;
+            return self.write_out(file, offset, data, return_early, synchronous).await;
         }
         let twin = match self.own_twin(&file).await {
             Ok(twin) => twin,
@@ -109,8 +112,8 @@ impl Vfs {
             Err(_) if appends && self.tree().was_removed_here(file.inode.ino) => file.clone(),
             Err(error) => return Err(error),
         };
-        self.write_out(twin.clone(), offset, data, false).await?;
-        match file.syncs_writes() {
+        self.write_out(twin.clone(), offset, data, false, false).await?;
+        match file.syncs_write(synchronous) {
             true => self.remote.fsync(twin.fh().await?).await,
             false => Ok(()),
         }
@@ -126,7 +129,7 @@ impl Vfs {
     pub async fn write_back(&self, handle: Handle, offset: u64, data: Bytes) -> Result<()> {
         let file = self.files.get(handle.0)?;
         let file = if file.append { self.twin(&file).await? } else { file };
-        self.write_out(file, offset, data, false).await
+        self.write_out(file, offset, data, false, false).await
     }
 
     /// The same file opened to write in place if `file` appends, and to append otherwise: another
@@ -174,13 +177,15 @@ impl Vfs {
         Err(Errno::EIO)
     }
 
-    /// With `return_early`, returns when the write is in flight.
+    /// With `return_early`, returns when the write is in flight, unless it is `synchronous` and the
+    /// kernel sends no FSYNC for it.
     async fn write_out(
         &self,
         file: Arc<OpenFile>,
         offset: u64,
         data: Bytes,
         return_early: bool,
+        synchronous: bool,
     ) -> Result<()> {
         if !file.access.writes() {
             return Err(Errno::EBADF);
@@ -192,7 +197,7 @@ impl Vfs {
             false => (Target::Offset(offset), offset..end),
         };
         file.inode.writes.clear_to_write(file.number, range).await;
-        let synchronous = file.syncs_writes();
+        let synchronous = file.syncs_write(synchronous);
         // The server may refuse the offset, and then `write` should fail.
         let far = !file.append && file.is_far(offset);
         let return_early = return_early && !synchronous && !far;

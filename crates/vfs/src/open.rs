@@ -119,8 +119,10 @@ struct FileState {
     written: bool,
     /// A flush has closed the file at the server.
     closed_at_server: bool,
-    /// Each write is synchronous, and the kernel sends no FSYNC for it.
-    syncs_writes: bool,
+    /// Writes bypass the kernel's page cache: the kernel sends no FSYNC for a synchronous one.
+    direct_io: bool,
+    /// It was opened for synchronous writes.
+    sync: bool,
     /// The end of the furthest far write that the server has acknowledged.
     far_end: u64,
     /// The prefetched content was read to its end: the kernel has it now.
@@ -234,8 +236,10 @@ impl OpenFile {
         self.with(|state| std::mem::take(&mut state.pages_kept)) && offset == 0
     }
 
-    pub(crate) fn syncs_writes(&self) -> bool {
-        self.with(|state| state.syncs_writes)
+    /// Whether a write has to be synced here: it is `synchronous`, or all are, and the kernel sends
+    /// no FSYNC for it.
+    pub(crate) fn syncs_write(&self, synchronous: bool) -> bool {
+        self.with(|state| state.direct_io && (state.sync || synchronous))
     }
 
     pub(crate) fn take_written(&self) -> bool {
@@ -763,10 +767,9 @@ impl Vfs {
             // Set only here.
             let _ = file.readahead.set(ahead);
         }
-        // The kernel sends FSYNC after each synchronous write, unless the write bypasses the page
-        // cache.
         file.with(|file| {
-            file.syncs_writes = request.sync && direct_io;
+            file.direct_io = direct_io;
+            file.sync = request.sync;
             file.pages_kept = keep_cache && !direct_io;
         });
         state.note_opened();

@@ -388,6 +388,28 @@ async fn synchronous_writes_past_the_page_cache_are_on_disk_when_they_return() {
     }
 }
 
+/// A4: through the page cache, the kernel sends FSYNC.
+#[tokio::test(start_paused = true)]
+async fn a4_a_single_synchronous_write_past_the_page_cache_is_on_disk_when_it_returns() {
+    for (direct, fsyncs) in [(true, 1), (false, 0)] {
+        let mount = mounted(Config::default(), OpenRequest { direct, ..request() }).await;
+        let write = |appends, synchronous| {
+            let data = Bytes::from_static(b"x");
+            mount.vfs.write_in_mode(mount.handle, 0, data, appends, synchronous)
+        };
+        for (number, appends) in [false, true].into_iter().enumerate() {
+            write(appends, false).await.unwrap();
+            assert_eq!(mount.faulty.calls(Call::Fsync), number as u64 * fsyncs);
+            write(appends, true).await.unwrap();
+            assert_eq!(mount.faulty.calls(Call::Fsync), (number as u64 + 1) * fsyncs);
+        }
+        if direct {
+            mount.faulty.fail(Call::Fsync, 1, Errno::EIO);
+            assert_eq!(write(false, true).await, Err(Errno::EIO));
+        }
+    }
+}
+
 /// The largest size of a file is unknown until the server refuses an offset.
 #[tokio::test(start_paused = true)]
 async fn a_write_far_past_the_end_waits_for_its_answer() {

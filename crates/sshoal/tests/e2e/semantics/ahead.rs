@@ -1,8 +1,10 @@
 //! What goes on ahead of readers and behind writers shows in nothing but speed.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Write;
+use std::io::{IoSlice, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
+
+use rustix::io::ReadWriteFlags;
 
 use super::{counted, traffic};
 use crate::behaviours::pattern;
@@ -15,8 +17,8 @@ const WITHOUT_FSYNC: &str = "sftp_server=/usr/lib/openssh/sftp-server -P fsync";
 #[repr(align(4096))]
 struct Page([u8; 4096]);
 
-/// A4: a write to a file opened with O_SYNC or O_DSYNC returns when the server has synced it,
-/// through the page cache and past it.
+/// A4: a write to a file opened with O_SYNC or O_DSYNC, and one with RWF_DSYNC or RWF_SYNC, returns
+/// when the server has synced it, through the page cache and past it.
 #[test]
 fn a4_a_synchronous_write_is_synced() {
     let world = World::new();
@@ -38,6 +40,18 @@ fn a4_a_synchronous_write_is_synced() {
             OpenOptions::new().write(true).create_new(true).custom_flags(flags).open(path);
         let written = options.unwrap().write_all_at(&page.0, 0);
         assert_eq!(written.is_err(), synced, "{flags:#o}: {written:?}");
+    }
+    for (number, open_flags) in [0, libc::O_DIRECT].into_iter().enumerate() {
+        for flags in [ReadWriteFlags::DSYNC, ReadWriteFlags::SYNC] {
+            let path = mount.at(format!("single{number}"));
+            let options =
+                OpenOptions::new().write(true).create(true).custom_flags(open_flags).open(path);
+            let file = options.unwrap();
+            let page = [IoSlice::new(&page.0)];
+            rustix::io::pwritev2(&file, &page, 0, ReadWriteFlags::empty()).unwrap();
+            let written = rustix::io::pwritev2(&file, &page, 0, flags);
+            assert!(written.is_err(), "{open_flags:#o}: {flags:?}");
+        }
     }
 }
 
