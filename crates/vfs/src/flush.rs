@@ -10,7 +10,7 @@
 //! Invariants:
 //! 1. A close that stops waiting loses nothing. Its writes stay in flight and are bounded as
 //!    before, the remote handle stays open for them, and their error is reported by the next call
-//!    on the file, or logged if there is none.
+//!    on the file, or logged if there is none. The next close waits for the same answers.
 //! 2. An error is reported to a caller that can use it. A child process that was forked while the
 //!    file was open closes it in its execve(2), perhaps before its parent does: the error is kept
 //!    for the parent.
@@ -96,32 +96,27 @@ impl Vfs {
 
     async fn flush_file<F>(
         &self,
-        file: &OpenFile,
+        file: &Arc<OpenFile>,
         written: bool,
         caller: impl Fn() -> F,
     ) -> Result<()>
     where
         F: Future<Output = Caller>,
     {
-        let closed = match written {
+        match written {
             true => self.flush_to_server(file).await,
-            false => {
-                // The close of another descriptor of this open file may have been interrupted, with
-                // writes still in flight.
-                file.inode.writes.drained_of(file.number).await;
-                Ok(())
-            }
-        };
-        if let Err(error) = closed {
-            file.keep_error(error);
+            // The close of another descriptor of this open file may have been interrupted, with
+            // writes still in flight.
+            false => file.inode.writes.drained_of(file.number).await,
         }
         if let Some(twin) = file.twin.get() {
-            let closed = match twin.take_written() {
-                true => self.flush_to_server(twin).await,
-                false => Ok(()),
-            };
+            let unfinished = Unfinished { file: twin, written: twin.take_written() };
+            if unfinished.written {
+                self.flush_to_server(twin).await;
+            }
+            std::mem::forget(unfinished);
             // Also the error of a write for which no caller has waited.
-            if let Err(error) = closed.and(twin.take_error()) {
+            if let Err(error) = twin.take_error() {
                 file.keep_error(error);
             }
         }
@@ -134,8 +129,8 @@ impl Vfs {
 
     /// Waits for the writes of `file`'s inode, records the resulting attributes, and has the server
     /// close the file. Both requests are sent right behind the writes, so that one round trip is
-    /// enough.
-    async fn flush_to_server(&self, file: &OpenFile) -> Result<()> {
+    /// enough. Errors are kept in `file`.
+    async fn flush_to_server(&self, file: &Arc<OpenFile>) {
         let inode = &file.inode;
         inode.writes.drained_but(file.number).await;
         let (changes_begun, all_sent) = {
@@ -151,12 +146,11 @@ impl Vfs {
         let closed = async {
             // Not before writes that are not sent yet: those of a process that shares the open
             // file, whose own close follows.
-            match all_sent {
-                true => file.close_at_server(&self.remote).await,
-                false => Ok(()),
+            if all_sent {
+                file.close_at_server(&self.remote).await;
             }
         };
-        let (attr, closed, ()) = tokio::join!(stat, closed, inode.writes.drained());
+        let (attr, (), ()) = tokio::join!(stat, closed, inode.writes.drained());
         if let (Ok(attr), Some(changes_begun)) = (attr, changes_begun) {
             let mut state = inode.state();
             if state.no_change_since_count(changes_begun) {
@@ -164,7 +158,6 @@ impl Vfs {
                 state.pages_written(&attr);
             }
         }
-        closed
     }
 
     /// Returns when the close of `file` should stop waiting; in most cases, never.

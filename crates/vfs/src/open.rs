@@ -25,7 +25,7 @@ use crate::prefetch::Revisit;
 use crate::prefetch::files::AttachedFile;
 use crate::readahead::Readahead;
 use crate::remote_file::RemoteFile;
-use crate::server_close::WrittenHandle;
+use crate::server_close::{PendingAnswer, WrittenHandle};
 use crate::shared::Shared;
 use crate::tree::{RequestStamp, Tree};
 use crate::{Change, Entry, Handle, Ino, Vfs, name};
@@ -117,8 +117,8 @@ struct FileState {
     failures_seen: u64,
     /// There were writes since the last flush.
     written: bool,
-    /// A flush has closed the file at the server.
-    closed_at_server: bool,
+    /// The answer to the flush that has closed the file at the server.
+    server_close: Option<PendingAnswer>,
     /// Writes bypass the kernel's page cache: the kernel sends no FSYNC for a synchronous one.
     direct_io: bool,
     /// It was opened for synchronous writes.
@@ -209,12 +209,16 @@ impl OpenFile {
         self.with(|state| state.written = true);
     }
 
-    /// Closes the file at the server, once, and returns the server's answer.
-    pub(crate) async fn close_at_server(&self, remote: &Arc<dyn Remote>) -> Result<()> {
-        let Some(fh) = self.remote.opened() else { return Ok(()) };
-        if self.with(|state| std::mem::replace(&mut state.closed_at_server, true)) {
-            return Ok(());
-        }
+    /// Closes the file at the server, once, and returns when the server has answered, also to an
+    /// earlier close that did not wait for it. The error is kept for the caller.
+    pub(crate) async fn close_at_server(self: &Arc<OpenFile>, remote: &Arc<dyn Remote>) {
+        let Some(fh) = self.remote.opened() else { return };
+        let earlier = self.with(|state| state.server_close.clone());
+        let answer = earlier.unwrap_or_else(|| self.begin_server_close(remote, fh));
+        answer.arrived().await;
+    }
+
+    fn begin_server_close(self: &Arc<OpenFile>, remote: &Arc<dyn Remote>, fh: Fh) -> PendingAnswer {
         self.remote.set_flushed(true);
         let (remote, file) = (remote.clone(), self.remote.clone());
         let flushed = async move {
@@ -224,7 +228,10 @@ impl OpenFile {
             }
             answer
         };
-        WrittenHandle::new(self.shared.clone(), &self.inode).close_at_server(flushed).await
+        let written = WrittenHandle::new(self.shared.clone(), &self.inode);
+        let answer = written.close_at_server(flushed, self);
+        self.with(|state| state.server_close = Some(answer.clone()));
+        answer
     }
 
     pub(crate) fn note_read_to_end(&self) {

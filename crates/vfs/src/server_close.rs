@@ -6,7 +6,8 @@
 //! user (a duplicated or inherited descriptor), the file is opened again for it, and then stays
 //! open: later writes are finished when the last user is gone. No application waits for that, so an
 //! error goes to the log, to the next fsync of other open files of the inode, and into the exit
-//! code of the mount. The same holds for the answer to a close that has stopped waiting.
+//! code of the mount. An answer for which a close has stopped waiting is waited for by the next
+//! close of the open file; an error that none of them could report has no caller, either.
 
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,9 +15,10 @@ use std::sync::{Arc, Weak};
 
 use base::task::Task;
 use base::{Errno, Fh, OwnedFh, Remote, Result};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, watch};
 
 use crate::inode::Inode;
+use crate::open::OpenFile;
 use crate::shared::Shared;
 
 /// The closes in flight.
@@ -57,6 +59,18 @@ impl Drop for PendingClose {
     }
 }
 
+/// The server's answer to a close of an open file.
+#[derive(Clone)]
+pub(crate) struct PendingAnswer(watch::Receiver<bool>);
+
+impl PendingAnswer {
+    /// Returns when the server has answered.
+    pub(crate) async fn arrived(mut self) {
+        // The sender is dropped without an answer only with its runtime.
+        let _ = self.0.wait_for(|answered| *answered).await;
+    }
+}
+
 /// A handle with writes, and what is needed to close it.
 pub(crate) struct WrittenHandle {
     shared: Weak<Shared>,
@@ -80,23 +94,24 @@ impl WrittenHandle {
         self.start(async move { lent.finish().await }, None);
     }
 
-    /// Has the server close the file with `close_call`, and returns its answer. The call completes
-    /// even if the caller stops waiting.
-    pub(crate) async fn close_at_server(
+    /// Has the server close the file with `close_call`, which completes even if no caller waits for
+    /// it. An error is kept in `file` for a call that can report it.
+    pub(crate) fn close_at_server(
         self,
         close_call: impl Future<Output = Result<()>> + Send + 'static,
-    ) -> Result<()> {
-        let (answer, answered) = oneshot::channel();
-        self.start(close_call, Some(answer));
-        // The sender is dropped without an answer only with its runtime.
-        answered.await.unwrap_or(Ok(()))
+        file: &Arc<OpenFile>,
+    ) -> PendingAnswer {
+        let (answered, answer) = watch::channel(false);
+        let file = Arc::downgrade(file);
+        self.start(close_call, Some((file, answered)));
+        PendingAnswer(answer)
     }
 
-    /// Sends the request now. Its answer goes to `caller`, if any.
+    /// Sends the request now. An error goes to the open file, if there is one that can report it.
     fn start(
         self,
         close_call: impl Future<Output = Result<()>> + Send + 'static,
-        caller: Option<oneshot::Sender<Result<()>>>,
+        caller: Option<(Weak<OpenFile>, watch::Sender<bool>)>,
     ) {
         // Without these the mount has ended, and the handle is closed when this is dropped.
         let (Some(shared), Ok(_)) = (self.shared.upgrade(), tokio::runtime::Handle::try_current())
@@ -107,27 +122,29 @@ impl WrittenHandle {
         let lost_write = shared.lost_write.clone();
         // Not background work, which ends before the remaining data is written.
         Task::start(async move {
-            let answer = close_call.await.or_else(|error| self.failed(error));
-            let unreported = match caller {
-                Some(caller) => caller.send(answer).err().unwrap_or(Ok(())),
-                None => answer,
-            };
-            if let Err(error) = unreported {
-                *lost_write.lock() = Some(error);
+            let answer = close_call.await.or_else(|error| self.checked(error));
+            if let Err(error) = answer {
+                let file = caller.as_ref().and_then(|(file, _)| file.upgrade());
+                self.failed(error, file.as_deref());
+                if file.is_none() {
+                    *lost_write.lock() = Some(error);
+                }
+            }
+            if let Some((_, answered)) = caller {
+                answered.send_replace(true);
             }
             drop(pending);
         });
     }
 
     /// Logs an error of the server. `Ok` if it does not mean that writes have failed.
-    fn failed(&self, error: Errno) -> Result<()> {
+    fn checked(&self, error: Errno) -> Result<()> {
         let Some(shared) = self.shared.upgrade() else { return Ok(()) };
         if error == Errno::EOPNOTSUPP {
             // If the file cannot be closed early, the server reports at the final close.
             return Ok(());
         }
-        let inode = self.inode.upgrade();
-        let path = inode.as_ref().and_then(|inode| shared.path(inode.ino).ok());
+        let path = self.inode.upgrade().and_then(|inode| shared.path(inode.ino).ok());
         let path = path.map_or_else(|| "a removed file".to_owned(), |path| path.to_string());
         if matches!(error, Errno::EHOSTDOWN | Errno::ETIMEDOUT | Errno::ESTALE) {
             // Every write was acknowledged; only this answer is missing.
@@ -135,10 +152,18 @@ impl WrittenHandle {
             return Ok(());
         }
         tracing::error!("{path}: the server reports at its close that writes have failed: {error}");
-        if let Some(inode) = inode {
-            inode.state().write_failed(error);
-            shared.drop_pages(&inode);
-        }
         Err(error)
+    }
+
+    /// Writes have failed: all open files of the inode report it, `file` at its next close.
+    fn failed(&self, error: Errno, file: Option<&OpenFile>) {
+        let (Some(shared), Some(inode)) = (self.shared.upgrade(), self.inode.upgrade()) else {
+            return;
+        };
+        match file {
+            Some(file) => file.fail(error),
+            None => inode.state().write_failed(error),
+        }
+        shared.drop_pages(&inode);
     }
 }

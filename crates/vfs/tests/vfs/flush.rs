@@ -429,6 +429,47 @@ async fn a3_a_close_waits_for_the_answer_to_another_close_of_the_open_file() {
     assert_eq!(parent.await, Err(Errno::EDQUOT));
 }
 
+/// A3: also if that close has stopped waiting for the answer, or was interrupted.
+#[tokio::test(start_paused = true)]
+async fn a3_a_close_waits_for_the_answer_that_another_close_did_not_wait_for() {
+    for closer in [Caller::Exiting, Caller::Killed, Caller::Alive] {
+        let mount = mounted().await;
+        mount.write(0, "content").await;
+        mount.faulty.fail_after(Call::Flush, 1, Errno::EDQUOT);
+        let gate = mount.faulty.hold_answer(Call::Flush, 1);
+        if closer == Caller::Alive {
+            let mut interrupted = Box::pin(mount.flush(closer));
+            assert!(timeout(SOON, interrupted.as_mut()).await.is_err());
+        } else {
+            assert_eq!(mount.freed(closer).await.0, Ok(()));
+        }
+        let mut close = Box::pin(mount.flush(Caller::Alive));
+        assert!(waits(close.as_mut()).await, "{closer:?}");
+        gate.release();
+        assert_eq!(close.await, Err(Errno::EDQUOT), "{closer:?}");
+        assert_eq!(mount.flush(Caller::Alive).await, Ok(()), "once");
+        assert_eq!(mount.vfs.fsync(mount.handle).await, Ok(()), "once");
+        mount.vfs.release(mount.handle);
+        mount.vfs.drain().await;
+        assert_eq!((mount.faulty.calls(Call::Flush), mount.vfs.lost_write()), (1, None));
+    }
+}
+
+/// A3: the answer to the close of the descriptor that writes in the other mode is waited for, too.
+#[tokio::test(start_paused = true)]
+async fn a3_a_close_waits_for_the_answer_about_writes_in_the_other_mode() {
+    let mount = mounted().await;
+    let data = Bytes::from_static(b"appended");
+    mount.vfs.write_in_mode(mount.handle, 0, data, true, false).await.unwrap();
+    mount.faulty.fail_after(Call::Flush, 1, Errno::EDQUOT);
+    let gate = mount.faulty.hold_answer(Call::Flush, 1);
+    assert_eq!(mount.freed(Caller::Killed).await.0, Ok(()));
+    let mut close = Box::pin(mount.flush(Caller::Alive));
+    assert!(waits(close.as_mut()).await);
+    gate.release();
+    assert_eq!(close.await, Err(Errno::EDQUOT));
+}
+
 /// A3: an error that no caller could use is logged, and shows in the exit code of the mount.
 #[tokio::test(start_paused = true)]
 async fn an_error_that_only_an_exiting_caller_got_is_a_lost_write() {
