@@ -9,7 +9,8 @@
 //!   (`reopen`).
 //! - `Reopening`: one task reopens the file, compares it and replays the log. → `Open`, `Lost`
 //!   (another loss, or another error), or `Dead`.
-//! - `Dead`: the path no longer leads to this file. Final.
+//! - `Dead`: the path no longer leads to this file. Final. A later open of the path is of another
+//!   `OpenFile`.
 //!
 //! An `OpenFile` is in the table before its first open is sent, so that overlapping opens of one
 //! file share it (`identity`). Its attributes are unknown until an open was answered.
@@ -185,6 +186,10 @@ impl OpenFile {
                 core.write_verifier.invalidate();
             }
         }
+    }
+
+    pub(crate) fn is_dead(&self) -> bool {
+        self.lock().phase == Phase::Dead
     }
 
     /// The path no longer leads to this file.
@@ -398,11 +403,13 @@ impl FileState {
 }
 
 impl Drop for OpenFile {
-    /// The expected attributes outlive the handles: a later change of the name may need them.
+    /// The expected attributes outlive the handles: a later change of the name may need them. Not
+    /// those of a dead file: the name is that of another one.
     fn drop(&mut self) {
         let Some(core) = self.core.upgrade() else { return };
         let state = self.state.get_mut();
-        if let (true, Some(path)) = (state.changed && state.has_attrs, state.path.take()) {
+        let is_known = state.changed && state.has_attrs && state.phase != Phase::Dead;
+        if let (true, Some(path)) = (is_known, state.path.take()) {
             core.history.record(&path, NameState::Present(state.expected));
         }
     }

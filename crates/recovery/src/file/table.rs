@@ -81,10 +81,11 @@ impl OpenFiles {
         self.table.lock().handles.get(&fh.0).cloned().ok_or(Errno::EBADF)
     }
 
-    /// The file that is open at this path, if its attributes are known.
+    /// The file that is open at this path, if its attributes are known. Not one that is dead: the
+    /// path leads to another file.
     pub(crate) fn get(&self, path: &RemotePath) -> Option<Arc<OpenFile>> {
         let file = self.table.lock().by_path.get(path)?.upgrade();
-        file.filter(|file| file.lock().has_attrs)
+        file.filter(|file| !file.is_dead() && file.lock().has_attrs)
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<OpenFile>> {
@@ -117,17 +118,19 @@ impl OpenFiles {
         Ok(PendingOpen { file, epoch, expected, next, truncation })
     }
 
-    /// The file at `path`, added to the table if there is none.
+    /// The file at `path`, added to the table if there is none. It replaces one that is dead, which
+    /// its descriptors keep.
     pub(crate) fn get_or_new(&self, path: &RemotePath) -> Arc<OpenFile> {
         let mut table = self.table.lock();
-        match table.by_path.get(path).and_then(Weak::upgrade) {
-            Some(file) => file,
-            None => {
-                let file = OpenFile::new(path.clone(), self.core.clone());
-                table.insert(path, &file);
-                file
-            }
+        let known = table.by_path.get(path).and_then(Weak::upgrade);
+        if let Some(file) = known.as_ref().filter(|file| !file.is_dead()) {
+            return file.clone();
         }
+        let file = OpenFile::new(path.clone(), self.core.clone());
+        table.insert(path, &file);
+        // `known` is dropped without the lock: it may be the last reference.
+        drop(table);
+        file
     }
 
     /// An open has failed with an error that excludes a truncation.
@@ -210,6 +213,8 @@ impl OpenFiles {
         if !is_new
             && (has_same_path || is_followed)
             && file.is_same_file(core, opened, Some(snapshot)).await
+            // It may have died since the open was sent.
+            && !file.is_dead()
         {
             return file;
         }

@@ -282,6 +282,66 @@ async fn a_file_that_was_changed_on_the_server_is_stale() {
     }
 }
 
+/// L4: only descriptors from before the loss are stale.
+#[tokio::test(start_paused = true)]
+async fn an_open_beside_stale_descriptors_gets_the_file_that_is_there() {
+    let reading = OpenFlags::existing(Access::Read);
+    for now in [Some("another content"), None] {
+        let stage = Stage::new();
+        stage.server().put_file("f", "content");
+        let stale = stage.open("f", reading).await;
+        stage.faulty.cut();
+        match now {
+            Some(content) => stage.server().put_file("f", content),
+            None => stage.server().remove("f"),
+        }
+        stage.faulty.restore_without_handles(Errno::ESTALE);
+        assert_eq!(stage.read(stale).await, Err(Errno::ESTALE));
+        let fh = stage.open("f", OpenFlags { truncate: true, ..making() }).await;
+        assert_eq!(stage.put(fh, 0, "new").await, Ok(()), "{now:?}");
+        assert_eq!(stage.content("f"), "new");
+        let again = stage.open("f", reading).await;
+        assert_eq!(stage.read(again).await.unwrap(), b"new");
+        assert_eq!(stage.read(stale).await, Err(Errno::ESTALE));
+        for fh in [stale, fh, again] {
+            stage.recovering.close(fh);
+        }
+        stage.nothing_leaked().await;
+    }
+}
+
+/// L4: also if nothing distinguishes it from the file that was there before.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_back_can_be_opened_beside_stale_descriptors() {
+    // Whether the file is found gone while an open that has found it is in flight.
+    for is_in_flight in [false, true] {
+        let stage = Stage::new();
+        let put = || {
+            stage.server().put_file("f", "content");
+            stage.server().set_mtime("f", 1_000);
+        };
+        put();
+        let (name, flags) = (path("f"), OpenFlags::existing(Access::ReadWrite));
+        let stale = stage.open("f", flags).await;
+        stage.blink();
+        let answer = is_in_flight.then(|| stage.faulty.hold_answer(Call::Open, 1));
+        let mut opening: Started<'_, _> = Box::pin(stage.recovering.open(&name, flags));
+        if is_in_flight {
+            assert!(poll_once(&mut opening).is_pending());
+        }
+        stage.server().remove("f");
+        assert_eq!(stage.read(stale).await, Err(Errno::ESTALE));
+        put();
+        drop(answer);
+        let fh = opening.await.unwrap().fh;
+        assert_eq!(stage.read(fh).await.unwrap(), b"content", "{is_in_flight}");
+        assert_eq!(stage.read(stale).await, Err(Errno::ESTALE));
+        stage.recovering.close(stale);
+        stage.recovering.close(fh);
+        stage.nothing_leaked().await;
+    }
+}
+
 /// L4: the creator of a file may write to it, also after a loss.
 #[tokio::test(start_paused = true)]
 async fn an_open_file_without_permissions_is_reopened() {

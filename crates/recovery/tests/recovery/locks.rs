@@ -151,6 +151,11 @@ async fn the_locks_of_a_file_that_is_gone_are_lost() {
     stage.server().put_file("f", "another content");
     stage.faulty.restore_without_handles(Errno::ESTALE);
     assert_eq!(stage.read(fh).await, Err(Errno::EIO));
+    // A later open knows nothing of it.
+    let later = stage.open("f", OpenFlags { truncate: true, ..making() }).await;
+    assert_eq!(stage.put(later, 0, "new").await, Ok(()));
+    assert_eq!(stage.content("f"), "new");
+    stage.recovering.close(later);
     assert_eq!(stage.recovering.unlock(fh, OWN, WHOLE).await, Ok(()));
     assert_eq!(stage.read(fh).await, Err(Errno::ESTALE), "what it would be without a lock");
     stage.recovering.close(fh);

@@ -158,6 +158,27 @@ async fn an_unexecuted_removal_is_repeated_for_any_known_name() {
     }
 }
 
+/// L2: what is known of a stale file says nothing of the one that has its name now.
+#[tokio::test(start_paused = true)]
+async fn a_file_with_the_name_of_a_stale_one_is_removed() {
+    for is_closed in [false, true] {
+        let stage = Stage::new();
+        let fh = stage.create("f").await;
+        stage.put(fh, 0, "content").await.unwrap();
+        stage.faulty.cut();
+        stage.server().put_file("f", "another content");
+        stage.faulty.restore_without_handles(Errno::ESTALE);
+        assert_eq!(stage.read(fh).await, Err(Errno::ESTALE));
+        stage.recovering.lstat(&path("f")).await.unwrap();
+        if is_closed {
+            stage.recovering.close(fh);
+        }
+        stage.faulty.fail(Call::Unlink, 1, Errno::EHOSTDOWN);
+        assert_eq!(stage.recovering.unlink(&path("f")).await, Ok(()), "closed: {is_closed}");
+        assert!(!stage.server().exists("f"));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_directory_that_replaced_a_removed_one_stays() {
     let stage = Stage::new();

@@ -1,7 +1,7 @@
 //! Connections that break.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -171,6 +171,25 @@ fn a_descriptor_from_before_the_loss_fails_and_never_lies() {
     assert_eq!(there.len(), content.len());
     assert_eq!(written.is_ok(), there.starts_with(b"later"), "{written:?}");
     let _ = close(file);
+}
+
+/// L4: only the descriptors from before are stale.
+#[test]
+fn a_file_that_was_replaced_during_a_loss_is_written_anew() {
+    let world = World::new();
+    fs::write(world.served("file"), b"content").unwrap();
+    let mount = world.mount(&[]).with_errors();
+    let direct = OpenOptions::new().read(true).custom_flags(libc::O_DIRECT).open(mount.at("file"));
+    let (stale, mut block) = (direct.unwrap(), vec![0; BLOCK]);
+    assert_eq!(stale.read_at(&mut block, 0).unwrap(), 7);
+    world.sshd().kill_sessions();
+    fs::remove_file(world.served("file")).unwrap();
+    fs::write(world.served("file"), b"another content").unwrap();
+    let error = |read: io::Result<usize>| read.err().and_then(|error| error.raw_os_error());
+    assert_eq!(error(stale.read_at(&mut block, 0)), Some(libc::ESTALE));
+    fs::write(mount.at("file"), b"new").unwrap();
+    assert_eq!(fs::read(world.served("file")).unwrap(), b"new");
+    assert_eq!(error(stale.read_at(&mut block, 0)), Some(libc::ESTALE));
 }
 
 #[test]
