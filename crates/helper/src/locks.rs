@@ -282,6 +282,7 @@ impl Server {
             self.locks.held.undo(&undo);
             return Err(BAD_HANDLE);
         }
+        self.has_set_lock(&file);
         let mut state = self.locks.state();
         if state.granted.len() >= MAX_GRANTED {
             state.granted.pop_front();

@@ -4,8 +4,14 @@
 //! that one ends, others may get the locks. What the client has sent over its other connections
 //! before it has noticed that must not change the file any more. So handles that were open are
 //! invalid for changes then, and the locks end when the changes in progress have ended.
+//!
+//! The client may have noticed the end of the connection first, and have connected again. Then the
+//! handles of the new connection were open when the locks end, since it waits for these locks. A
+//! client has all its locks in a file over one connection. So one over which it has set a lock in
+//! the file is the successor of the other, and its handles stay valid.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -22,11 +28,20 @@ pub(crate) struct LostLocks {
     state: Mutex<State>,
     /// A change has ended.
     changed: Condvar,
+    next: AtomicU64,
+}
+
+/// The loss of the locks in a file.
+#[derive(Debug)]
+struct Loss {
+    at: Instant,
+    /// The connections over which a lock in the file was set since, or held.
+    successors: Vec<u64>,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    lost: HashMap<Resource, Instant>,
+    lost: HashMap<Resource, Loss>,
     /// The number of changes in progress.
     changing: HashMap<Resource, usize>,
 }
@@ -36,11 +51,37 @@ impl LostLocks {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A change of a file begins. It ends when the result is dropped.
-    pub(crate) fn change(&self, file: &File) -> Result<Change<'_>> {
+    /// A number for another connection.
+    pub(crate) fn connection(&self) -> u64 {
+        self.next.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// A lock was set in this file over this connection.
+    pub(crate) fn set(&self, inode: Resource, connection: u64) {
+        if let Some(loss) = self.state().lost.get_mut(&inode)
+            && !loss.successors.contains(&connection)
+        {
+            loss.successors.push(connection);
+        }
+    }
+
+    /// A change of a file begins over this connection, which may have locks in the file. It ends
+    /// when the result is dropped.
+    pub(crate) fn change(
+        &self,
+        file: &File,
+        connection: u64,
+        has_locks: impl FnOnce() -> bool,
+    ) -> Result<Change<'_>> {
         let mut state = self.state();
-        if state.lost.get(&file.inode).is_some_and(|lost| file.opened <= *lost) {
-            return Err(LOCKS_LOST);
+        if let Some(loss) = state.lost.get_mut(&file.inode)
+            && file.opened <= loss.at
+            && !loss.successors.contains(&connection)
+        {
+            if !has_locks() {
+                return Err(LOCKS_LOST);
+            }
+            loss.successors.push(connection);
         }
         *state.changing.entry(file.inode).or_default() += 1;
         Ok(Change { lost: self, inode: file.inode })
@@ -52,8 +93,8 @@ impl LostLocks {
         if state.lost.len() + files.len() > MAX_FILES {
             state.lost.clear();
         }
-        let now = Instant::now();
-        state.lost.extend(files.iter().map(|file| (*file, now)));
+        let loss = || Loss { at: Instant::now(), successors: Vec::new() };
+        state.lost.extend(files.iter().map(|file| (*file, loss())));
         let is_changing =
             |state: &mut State| files.iter().any(|file| state.changing.contains_key(file));
         drop(self.changed.wait_while(state, is_changing));

@@ -124,7 +124,7 @@ impl Server {
 
     pub(crate) fn write(&self, handle: &[u8], offset: u64, data: &[u8]) -> Result<()> {
         let file = self.handles.file(handle)?;
-        let _change = self.handles.room.lost_locks.change(&file)?;
+        let _change = self.change(&file)?;
         let (mut offset, mut data) = (offset, data);
         while !data.is_empty() {
             // A file opened for appending ignores the offset.
@@ -162,7 +162,7 @@ impl Server {
 
     pub(crate) fn fsetstat(&self, handle: &[u8], attrs: &FileAttrs) -> Result<()> {
         let file = self.handles.file(handle)?;
-        let _change = self.handles.room.lost_locks.change(&file)?;
+        let _change = self.change(&file)?;
         Ok(local::set_opened(&file.fd, &change(attrs))?)
     }
 
@@ -305,7 +305,7 @@ impl Server {
         to_offset: u64,
     ) -> Result<()> {
         let (source, target) = (self.handles.file(from)?, self.handles.file(to)?);
-        let _change = self.handles.room.lost_locks.change(&target)?;
+        let _change = self.change(&target)?;
         let mut left = if len == 0 { u64::MAX } else { len };
         let (mut at, mut put) = (from_offset, to_offset);
         let overlap = at < put.saturating_add(left) && put < at.saturating_add(left);
@@ -444,7 +444,7 @@ impl Server {
             _ => return Err(Errno::OPNOTSUPP.into()),
         };
         let file = self.handles.file(handle)?;
-        let _change = self.handles.room.lost_locks.change(&file)?;
+        let _change = self.change(&file)?;
         Ok(local::fallocate(&file.fd, how, offset, len)?)
     }
 

@@ -8,8 +8,9 @@ use rustix::io::Errno;
 use sftp::codec::{ExactAttrs, LockRequest, OpenFlags, Reply, Request, WatchRequest, XattrFlags};
 
 use crate::digests::Digests;
-use crate::handles::{Handles, Open, Room, early};
+use crate::handles::{File, Handles, Open, Room, early};
 use crate::locks::Locks;
+use crate::lost_locks::Change;
 use crate::operations::names_by_id;
 use crate::options::Options;
 use crate::paths::{FileSystem, Paths};
@@ -20,9 +21,11 @@ use crate::watches::Watches;
 /// Longest READ and WRITE: OpenSSH's, whose clients use no more.
 pub(crate) const MAX_IO_BYTES: u32 = 255 << 10;
 
-/// The files that a client may use, and its handles.
+/// The files that a client may use, and the handles of one of its connections.
 #[derive(Debug)]
 pub(crate) struct Server {
+    /// The number of the connection.
+    connection: u64,
     pub(crate) paths: Paths,
     pub(crate) handles: Handles,
     pub(crate) read_only: bool,
@@ -53,6 +56,7 @@ pub(crate) enum Answer {
 impl Server {
     pub(crate) fn new(options: &Options, room: Arc<Room>) -> rustix::io::Result<Server> {
         Ok(Server {
+            connection: room.lost_locks.connection(),
             paths: Paths::new(options.root.as_deref())?,
             handles: Handles::new(room),
             read_only: options.read_only,
@@ -63,6 +67,17 @@ impl Server {
             unpacks: AtomicBool::new(false),
             packs: AtomicBool::new(false),
         })
+    }
+
+    /// A change of a file begins, unless locks were lost. It ends when the result is dropped.
+    pub(crate) fn change(&self, file: &File) -> Result<Change<'_>> {
+        let has_locks = || self.locks.files().contains(&file.inode);
+        self.handles.room.lost_locks.change(file, self.connection, has_locks)
+    }
+
+    /// A lock was set in this file.
+    pub(crate) fn has_set_lock(&self, file: &File) {
+        self.handles.room.lost_locks.set(file.inode, self.connection);
     }
 
     /// The fields of `attrs@sshoal` that replies have.

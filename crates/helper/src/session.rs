@@ -826,10 +826,20 @@ mod tests {
         /// The errno of a WRITE; 0 for success.
         fn write(&mut self, data: &[u8]) -> i32 {
             let handle = &self.handle.clone();
-            match self.call(Request::Write { handle, offset: 0, data }) {
-                Reply::Status { errno, .. } => errno.unwrap_or(0),
-                other => panic!("{other:?}"),
-            }
+            errno(&self.call(Request::Write { handle, offset: 0, data }))
+        }
+
+        /// The errno of a request about locks; 0 for success.
+        fn lock(&mut self, lock: LockRequest) -> i32 {
+            let handle = &self.handle.clone();
+            errno(&self.call(Request::Lock { handle, lock }))
+        }
+    }
+
+    fn errno(reply: &Reply) -> i32 {
+        match reply {
+            Reply::Status { errno, .. } => errno.unwrap_or(0),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -841,13 +851,8 @@ mod tests {
         let [mut locker, mut other] = [(); 2].map(|()| Peer::new(dir.path(), &room));
         let owner = LockOwner { family: LockFamily::Posix, number: 1 };
         let (range, kind) = (LockRange::WHOLE, Some(LockKind::Write));
-        let handle = &locker.handle.clone();
-        for lock in
-            [LockRequest::Lease { seconds: 1 }, LockRequest::Set { owner, range, kind, wait_ms: 0 }]
-        {
-            let reply = locker.call(Request::Lock { handle, lock });
-            assert!(matches!(reply, Reply::Status { errno: None, .. }), "{reply:?}");
-        }
+        assert_eq!(locker.lock(LockRequest::Lease { seconds: 1 }), 0);
+        assert_eq!(locker.lock(LockRequest::Set { owner, range, kind, wait_ms: 0 }), 0);
         assert_eq!(other.write(b"with the lock"), 0);
         assert!(matches!(locker.server.join().unwrap(), Err(Error::Silent(_))));
         let errno = Errno::IO.raw_os_error();
@@ -858,5 +863,37 @@ mod tests {
         assert_eq!(other.write(b"again"), 0);
         drop(other.stream);
         other.server.join().unwrap().unwrap();
+    }
+
+    /// It has noticed the end of its connection before the server has.
+    #[test]
+    fn writes_of_a_client_that_has_set_its_locks_again_are_executed() {
+        let owner = LockOwner { family: LockFamily::Flock, number: 1 };
+        let set =
+            |kind, wait_ms| LockRequest::Set { owner, range: LockRange::WHOLE, kind, wait_ms };
+        for kind in [Some(LockKind::Write), Some(LockKind::Read)] {
+            let dir = tempfile::tempdir().unwrap();
+            let room = Arc::new(Room::new(10));
+            let [mut locker, mut successor, mut other] =
+                [(); 3].map(|()| Peer::new(dir.path(), &room));
+            let first = successor.handle.clone();
+            successor.open();
+            assert_eq!(locker.lock(LockRequest::Lease { seconds: 1 }), 0);
+            assert_eq!(locker.lock(set(kind, 0)), 0);
+            // A write lock waits for the end of the former connection.
+            assert_eq!(successor.lock(set(kind, 10_000)), 0);
+            assert!(matches!(locker.server.join().unwrap(), Err(Error::Silent(_))));
+            for handle in [successor.handle.clone(), first] {
+                successor.handle = handle;
+                assert_eq!(successor.write(b"with the lock"), 0, "{kind:?}");
+            }
+            assert_eq!(other.write(b"WITHOUT IT"), Errno::IO.raw_os_error(), "{kind:?}");
+            assert_eq!(successor.lock(set(None, 0)), 0);
+            assert_eq!(successor.write(b"without a lock"), 0, "{kind:?}");
+            for peer in [successor, other] {
+                drop(peer.stream);
+                peer.server.join().unwrap().unwrap();
+            }
+        }
     }
 }
