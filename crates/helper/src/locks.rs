@@ -101,10 +101,15 @@ impl Locks {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How long the client may send nothing from now on: it has locks, and has promised to send a
-    /// request within this time.
+    /// How long the client may send nothing while it has locks, if it has promised to send a
+    /// request within some time.
+    pub(crate) fn lease(&self) -> Option<Duration> {
+        self.state().lease
+    }
+
+    /// How long the client may send nothing from now on: it has a lease, and locks.
     pub(crate) fn silence_limit(&self) -> Option<Duration> {
-        self.state().lease.filter(|_| !self.held.is_empty())
+        self.lease().filter(|_| !self.held.is_empty())
     }
 
     /// What serves the waiting requests for files on local file systems, or all others.

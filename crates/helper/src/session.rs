@@ -272,7 +272,9 @@ impl Session<'_> {
             if let Some(limit) = limit.filter(|limit| silent >= *limit) {
                 return Err(Error::Silent(limit));
             }
-            let left = limit.map(|limit| limit - silent);
+            // Also without locks: a request that waits may set one while the client is silent.
+            let lease = self.server.locks.lease();
+            let left = lease.map(|lease| lease.checked_sub(silent).unwrap_or(lease));
             Ok(left.into_iter().chain(self.overtake(scope)?).min())
         };
         while let Some(packet) = packets.next(before_wait)? {

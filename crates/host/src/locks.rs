@@ -6,7 +6,8 @@
 //!
 //! While any lock is held, a task sends a request from time to time, as it has promised to the
 //! server ([`LEASE`]): if this machine loses its power or its link, the server ends the session,
-//! and others get the locks. Without locks nothing is sent.
+//! and others get the locks. Without locks nothing is sent. The promise is made before the first
+//! lock of a session is requested, because the server may set it when this machine is gone.
 //!
 //! The server waits for a lock for a moment only; then the request is repeated. So a silent server
 //! is noticed as usual.
@@ -16,12 +17,13 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use base::{Errno, Fh, LockKind, LockOwner, LockRange, Mutex, Result};
-use sftp::Extension;
+use sftp::{Call, Extension};
 use tokio::time::Instant;
 
 use crate::errno;
 use crate::handles::{OpenFile, OpenPath};
 use crate::host::Host;
+use crate::pipelined::send_now;
 use crate::range_lock::WHOLE_FILE;
 use crate::session::Session;
 
@@ -67,9 +69,21 @@ impl LockHolders {
     }
 }
 
+/// The request that promises a lease, or renews it.
+fn lease(session: &Session) -> Call<()> {
+    session.client.lock_lease(u32::try_from(LEASE.as_secs()).unwrap_or(u32::MAX))
+}
+
+/// Promises a lease before the first lock is requested. If there is no room for the request now,
+/// the task that renews it makes up for that.
+fn promise_lease(session: &Session) {
+    if !session.has_lease.swap(true, Ordering::SeqCst) && send_now(lease(session)).is_none() {
+        session.has_lease.store(false, Ordering::SeqCst);
+    }
+}
+
 /// Sends requests while there are locks.
 async fn renew_lease(session: Weak<Session>, holders: Weak<LockHolders>) {
-    let seconds = u32::try_from(LEASE.as_secs()).unwrap_or(u32::MAX);
     loop {
         let Some(session) = session.upgrade() else { return };
         let Some(holders) = holders.upgrade() else { return };
@@ -81,7 +95,7 @@ async fn renew_lease(session: Weak<Session>, holders: Weak<LockHolders>) {
             }
         }
         drop(holders);
-        if session.client.lock_lease(seconds).await.is_err() {
+        if lease(&session).await.is_err() {
             return;
         }
         drop(session);
@@ -148,6 +162,9 @@ impl Host {
     ) -> Result<()> {
         let file = self.file_with_locks(fh).await?;
         let open = &file.open;
+        if kind.is_some() {
+            promise_lease(&open.session);
+        }
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
         let call = open.session.client.lock(&open.handle, owner, range, kind, wait_ms);
         file.behind_changes(call).await.map_err(|error| errno::from_handle(&error))?;
@@ -182,7 +199,7 @@ impl Host {
 impl OpenFile {
     /// Sends `call` behind all earlier operations on the file, on any session. Later operations do
     /// not wait for its reply.
-    async fn behind_changes<T>(&self, mut call: sftp::Call<T>) -> sftp::Result<T> {
+    async fn behind_changes<T>(&self, mut call: Call<T>) -> sftp::Result<T> {
         if self.open_path.may_change() {
             let ticket = self.enter(WHOLE_FILE, true, Some(self.open.session.slot));
             ticket.ready().await;

@@ -63,7 +63,9 @@ pub(crate) struct Session {
     pub(crate) lost_at: OnceLock<Instant>,
     /// Notified again and again while the server is silent although requests wait.
     pub(crate) is_silent: Arc<Notify>,
-    /// A task renews the lease of its locks (`locks`).
+    /// The server has the promise of a lease (`locks`).
+    pub(crate) has_lease: AtomicBool,
+    /// A task renews the lease of its locks.
     pub(crate) renews_lease: AtomicBool,
     /// An invalid name was logged.
     logged_invalid_name: AtomicBool,
@@ -107,6 +109,7 @@ impl Session {
             boot_id: OnceCell::new(),
             lost_at: OnceLock::new(),
             is_silent: Arc::default(),
+            has_lease: AtomicBool::new(false),
             renews_lease: AtomicBool::new(false),
             logged_invalid_name: AtomicBool::new(false),
         });

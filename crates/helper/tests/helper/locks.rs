@@ -214,6 +214,26 @@ fn a_client_that_takes_no_replies_loses_also_a_lock_that_it_has_waited_for() {
     two.client.end().unwrap();
 }
 
+/// The server waits already, without a lock to watch, for the next request of a client that gets a
+/// lock then.
+#[test]
+fn a_silent_client_with_a_lease_loses_also_a_lock_that_it_has_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut one, mut two) = (Locker::of(dir.path()), Locker::of(dir.path()));
+    assert_eq!(errno(&one.call(LockRequest::Lease { seconds: 1 })), 0);
+    assert_eq!(two.set(TWO, LockRange::WHOLE, WRITE), 0);
+    one.send(70, set(ONE, LockRange::WHOLE, WRITE, 10_000));
+    // Until the other one has it.
+    while two.set(TWO, LockRange::WHOLE, WRITE) == 0 {
+        assert_eq!(two.set(TWO, LockRange::WHOLE, None), 0);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(errno(&two.call(set(TWO, LockRange::WHOLE, WRITE, 10_000))), 0);
+    let ended = one.client.end();
+    assert!(matches!(ended, Err(Error::Silent(_))), "{ended:?}");
+    two.client.end().unwrap();
+}
+
 #[test]
 fn a_silent_client_with_a_lease_loses_its_locks() {
     let dir = tempfile::tempdir().unwrap();

@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use base::{Access, Create, Data, Errno, OpenFlags, Remote, RenameMode};
+use base::{
+    Access, Create, Data, Errno, LockFamily, LockKind, LockOwner, LockRange, OpenFlags, Remote,
+    RenameMode,
+};
 use bytes::Bytes;
 use host::{Config, Host};
-use sftp::codec::{Reply, Request};
+use sftp::codec::{LockRequest, Reply, Request};
 use sftp::{Extension, FileAttrs, OpenFlags as Wire, StatusCode};
 
 use super::peer::{Actor, path, staged};
@@ -450,6 +453,36 @@ async fn cancelling_the_boot_id_query_leaves_no_handle() {
     call.abort();
     assert!(call.await.unwrap_err().is_cancelled());
     actor.expect(Request::Close { handle: b"boot" }).await;
+}
+
+/// The server may set a lock when this machine is gone.
+#[tokio::test]
+async fn a_lease_is_promised_before_the_first_lock() {
+    let (host, mut actor) = staged(&[Extension::Lock], Config::default()).await;
+    let fh = open(&host, &mut actor, 0).await;
+    let range = LockRange::WHOLE;
+    let owner = |number| LockOwner { family: LockFamily::Flock, number };
+    let set = |number, kind| LockRequest::Set { owner: owner(number), range, kind, wait_ms: 0 };
+    let of_file = |lock| Request::Lock { handle: b"h", lock };
+    let lease = || Request::Lock { handle: b"", lock: LockRequest::Lease { seconds: 45 } };
+    let read = Some(LockKind::Read);
+    let serve = async {
+        let promised = actor.expect(lease()).await;
+        let locked = actor.expect(of_file(set(1, read))).await;
+        actor.fail(promised, StatusCode::OK).await;
+        actor.fail(locked, StatusCode::OK).await;
+        // It is renewed from then on.
+        let renewed = actor.expect(lease()).await;
+        actor.fail(renewed, StatusCode::OK).await;
+    };
+    let (locked, ()) = tokio::join!(host.lock(fh, owner(1), range, LockKind::Read, false), serve);
+    assert_eq!(locked, Ok(()));
+    let serve = async {
+        let locked = actor.expect(of_file(set(2, read))).await;
+        actor.fail(locked, StatusCode::OK).await;
+    };
+    let (locked, ()) = tokio::join!(host.lock(fh, owner(2), range, LockKind::Read, false), serve);
+    assert_eq!(locked, Ok(()));
 }
 
 /// In a chroot, root owns the start directory of any login.
