@@ -11,17 +11,19 @@
 //! has no content, so nothing of it is shown. In all other cases the handle is queried.
 //!
 //! An OPEN of a named pipe blocks OpenSSH's server until the pipe's other end is opened, and no
-//! other request is answered. Callers that have sent LSTAT before never send one.
+//! other request is answered. Callers send none if they know that the name is one. If a pipe has
+//! replaced the file since, the reply of LSTAT says so, and the session is given up soon if OPEN is
+//! not answered.
 
 use std::sync::Arc;
 
 use base::{Access, Attr, Create, Errno, FileKind, OpenFlags, Opened, RemotePath, Result};
-use sftp::{Call, FileAttrs, StatusCode};
+use sftp::{Call, FileAttrs, RemoteHandle, StatusCode};
 
 use crate::handles::{OpenFile, OpenHandle};
 use crate::host::Host;
 use crate::probe::Probe;
-use crate::session::Session;
+use crate::session::{SILENT, Session};
 use crate::{attr, pipelined};
 
 /// Number of times that a file may appear and vanish between two requests before that is an error.
@@ -91,10 +93,38 @@ impl Attempt<'_> {
     async fn stat_and_open(&self) -> Result<StatAndOpen> {
         let full = self.session.path(self.path)?;
         let stat = self.host.stat_unless_link(&self.session, &full);
-        let open = self.session.client.open(&full, self.wire_flags(), FileAttrs::default());
-        let (stat, open) = pipelined::both(stat, open).await;
+        let mut open = self.session.client.open(&full, self.wire_flags(), FileAttrs::default());
+        let stat = pipelined::first_of(stat, &mut open).await;
+        let kind =
+            stat.as_ref().ok().and_then(|attrs| attr::from_wire(attrs).ok()).map(|it| it.kind);
+        let open = match kind.map_or(Ok(()), check_kind) {
+            Ok(()) => open.await,
+            Err(errno) => self.unless_blocked(open).await.ok_or(errno)?,
+        };
         let session = self.session.clone();
         Ok((stat, open.map(|handle| OpenHandle::new(session, handle))))
+    }
+
+    /// The reply to an OPEN of something that is no regular file. `None` if it blocks the server;
+    /// then the session has ended.
+    async fn unless_blocked(
+        &self,
+        mut open: Call<RemoteHandle>,
+    ) -> Option<sftp::Result<RemoteHandle>> {
+        loop {
+            if let Ok(reply) = tokio::time::timeout(SILENT, &mut open).await {
+                return Some(reply);
+            }
+            let silent = self.session.client.activity().silent;
+            if silent >= SILENT {
+                let (name, path) = (&self.host.config().name, self.path);
+                tracing::warn!(
+                    "{name}: {path}: not a file any more, and its open blocks the server"
+                );
+                self.session.give_up(silent).await;
+                return None;
+            }
+        }
     }
 
     fn probe(&self) -> Probe<'_> {

@@ -46,18 +46,24 @@ pub(crate) async fn all<T>(calls: impl IntoIterator<Item = Call<T>>) -> Vec<Resu
 /// Sends both calls in order at the first poll, and waits for both replies. The second may open a
 /// handle: if this future is dropped, the handle is closed.
 pub(crate) async fn both<A, B>(first: Call<A>, mut second: Call<B>) -> (Result<A>, Result<B>) {
+    // The reply of `second` is taken last, so that a handle in it is never held by this future
+    // alone.
+    let first = first_of(first, &mut second).await;
+    (first, second.await)
+}
+
+/// Sends both calls in order at the first poll, and waits for the reply of the first.
+pub(crate) async fn first_of<A, B>(first: Call<A>, second: &mut Call<B>) -> Result<A> {
     let mut first = MaybeDone::Pending(first);
-    let second = poll_fn(|context| {
+    poll_fn(|context| {
         let done = first.poll(context);
-        // The reply of `second` is taken last, so that a handle in it is never held by this future
-        // alone.
         let sent = second.poll_send(context).is_ready();
-        if done && sent { Pin::new(&mut second).poll(context) } else { Poll::Pending }
+        if done && sent { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
     match first {
-        MaybeDone::Done(first) => (first, second),
-        MaybeDone::Pending(_) => (Err(sftp::Error::Disconnected("not answered".into())), second),
+        MaybeDone::Done(first) => first,
+        MaybeDone::Pending(_) => Err(sftp::Error::Disconnected("not answered".into())),
     }
 }
 

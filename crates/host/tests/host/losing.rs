@@ -94,6 +94,21 @@ async fn a_new_connection_replaces_one_that_is_cut_and_none_that_is_slow() {
     assert_eq!(link.discarded.load(Ordering::SeqCst), 2);
 }
 
+/// OpenSSH's server answers nothing while it opens a named pipe.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_named_pipe_in_place_of_a_file_keeps_no_other_call() {
+    let stall_limit = Duration::from_secs(600);
+    let real = Real::with(Config { stall_limit, ..Config::default() }).await;
+    let (pipe, perm) = (real.local("f"), rustix::fs::Mode::RWXU);
+    rustix::fs::mknodat(rustix::fs::CWD, pipe, rustix::fs::FileType::Fifo, perm, 0).unwrap();
+    let (name, flags) = (path("f"), base::OpenFlags::existing(Access::Read));
+    let opened = tokio::time::timeout(stall_limit / 20, real.host.open(&name, flags)).await;
+    assert_eq!(opened.expect("it blocks the server").err(), Some(Errno::ENXIO));
+    assert_eq!(real.host.lstat(&name).await.unwrap().kind, base::FileKind::Fifo);
+    assert_eq!(real.servers.roles().len(), 2);
+    real.servers.kill_all().await;
+}
+
 #[tokio::test]
 async fn without_reconnect_it_stays_down() {
     let real = Real::with(Config { reconnect: false, ..Config::default() }).await;

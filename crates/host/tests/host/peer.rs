@@ -211,6 +211,15 @@ impl Stage {
 
 /// A host over a scripted server, with its root not checked.
 pub(crate) async fn staged(extensions: &[Extension], config: Config) -> (Arc<Host>, Actor) {
+    let (host, actor, _) = staged_with_later(extensions, config).await;
+    (host, actor)
+}
+
+/// As [`staged`], with what receives the servers of later sessions.
+pub(crate) async fn staged_with_later(
+    extensions: &[Extension],
+    config: Config,
+) -> (Arc<Host>, Actor, mpsc::UnboundedReceiver<Actor>) {
     let (connector, mut stage) = Stage::new(extensions);
     let config = Config { check_root: false, ..config };
     let serve_root = async {
@@ -222,7 +231,7 @@ pub(crate) async fn staged(extensions: &[Extension], config: Config) -> (Arc<Hos
         actor
     };
     let (host, actor) = tokio::join!(Host::connect(Arc::new(connector), config), serve_root);
-    (Arc::new(host.unwrap()), actor)
+    (Arc::new(host.unwrap()), actor, stage)
 }
 
 impl Actor {

@@ -11,7 +11,7 @@ use host::{Config, Host};
 use sftp::codec::{LockRequest, Reply, Request};
 use sftp::{Extension, FileAttrs, OpenFlags as Wire, StatusCode};
 
-use super::peer::{Actor, path, staged};
+use super::peer::{Actor, path, staged, staged_with_later};
 
 const READ: OpenFlags =
     OpenFlags { access: Access::Read, create: Create::Never, truncate: false, append: false };
@@ -65,6 +65,30 @@ async fn a_handle_of_a_non_file_is_closed() {
         let (opened, ()) = tokio::join!(host.open(&path, READ), serve);
         assert_eq!(opened.err(), Some(errno), "{mode:o}");
     }
+}
+
+/// OpenSSH's server waits for the other end of a named pipe, and answers no other request.
+#[tokio::test]
+async fn an_open_that_blocks_the_server_fails_and_others_go_on() {
+    let long = Duration::from_secs(600);
+    let config = Config { stall_limit: long, ..Config::default() };
+    let (host, mut actor, mut later) = staged_with_later(&[], config).await;
+    let (pipe, other) = (path("f"), path("other"));
+    let serve = async {
+        let look = actor.expect(Request::Lstat { path: b"f" }).await;
+        actor.receive(|id, _| id).await;
+        actor.attrs(look, 0o010_644, 0).await;
+    };
+    let opening = tokio::time::timeout(long / 20, host.open(&pipe, READ));
+    let (opened, ()) = tokio::join!(opening, serve);
+    assert_eq!(opened.expect("it is not answered").err(), Some(Errno::ENXIO));
+    let serve = async {
+        let mut actor = later.recv().await.unwrap();
+        let look = actor.expect(Request::Lstat { path: b"other" }).await;
+        actor.attrs(look, 0o100_644, 7).await;
+    };
+    let (attr, ()) = tokio::join!(host.lstat(&other), serve);
+    assert_eq!(attr.unwrap().size, 7);
 }
 
 /// Drops an open whose two requests were received, after the reply named `answered`.
