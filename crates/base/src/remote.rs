@@ -545,7 +545,9 @@ pub trait Remote: Send + Sync + 'static {
     ///
     /// # Errors
     /// `EAGAIN` if another owner has a lock that excludes it, unless the caller waits: then this
-    /// returns when the lock is set, without detection of deadlocks. `EBADF` if the handle does not
+    /// returns when the lock is set, without detection of deadlocks. Then a lock of
+    /// [`Flock`](crate::LockFamily::Flock) that was to be converted is removed, as by the system,
+    /// also while the caller waits. `EBADF` if the handle does not
     /// permit reading (for a read lock of [`Posix`](crate::LockFamily::Posix)) or writing (for a
     /// write lock of it). `ENOLCK` if there are too many locks, or the file system has none. `EIO`
     /// if a lock of this owner was lost with a connection, until the owner has unlocked all of the

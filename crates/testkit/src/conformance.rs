@@ -184,6 +184,7 @@ rules! { $
     locking:
         locks_exclude_each_other_by_range_and_kind
         both_families_are_apart
+        a_failed_conversion_of_flock_removes_the_old_lock
         a_waiting_lock_is_set_after_an_unlock
         a_dropped_call_leaves_the_locks_as_they_were
         locks_end_with_their_handles;

@@ -15,7 +15,9 @@
 //! lock that is held is therefore requested for [`RECLAIM_LIMIT`].
 //!
 //! A lock is recorded in the poll that returns it, and removed in the poll that sends its unlock;
-//! both only in phase `Open`. While a file has locks, no flush closes a handle of it.
+//! both only in phase `Open`. `flock(2)` removes the old lock when a conversion fails, also one that
+//! then waits: so does the poll that returns this. While a file has locks, no flush closes a handle
+//! of it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,6 +56,13 @@ impl FileState {
     /// Whether a lock is held or requested.
     pub(crate) fn has_locks(&self) -> bool {
         !self.locks.is_empty() || self.lock_calls > 0
+    }
+
+    /// Whether such a lock replaces one of `flock(2)` that is of the other kind.
+    fn converts(&self, owner: LockOwner, kind: LockKind) -> bool {
+        let mut held = self.locks.iter().filter(|held| held.owner == owner);
+        owner.family == LockFamily::Flock
+            && held.any(|held| held.ranges.iter().any(|(_, before)| before != kind))
     }
 
     /// Whether the calls of this handle must fail.
@@ -165,15 +174,27 @@ impl Core {
         // The epoch in which the last request was sent.
         let epoch = AtomicU64::new(0);
         loop {
-            if file.lock().locks.iter().any(|held| held.owner == owner && held.is_lost) {
-                return Err(Errno::EIO);
-            }
+            let converts = {
+                let mut state = file.lock();
+                if state.owner_locks(owner).is_some_and(|held| held.is_lost) {
+                    return Err(Errno::EIO);
+                }
+                state.converts(owner, kind)
+            };
             let locked = self.retry_with_handle(&handle, |fh| {
                 epoch.store(file.lock().epoch, Ordering::Relaxed);
-                self.inner.lock(fh, owner, range, kind, wait)
+                // If it would wait, there is no reply that shows the end of the old lock.
+                self.inner.lock(fh, owner, range, kind, wait && !converts)
             });
             let locked = locked.await;
             match locked {
+                Err(Errno::EAGAIN) if converts => {
+                    file.lock().remove(owner, LockRange::WHOLE);
+                    if !wait {
+                        return Err(Errno::EAGAIN);
+                    }
+                    continue;
+                }
                 // A retry has a deadline for the server, but not for the lock.
                 Err(Errno::ETIMEDOUT) if wait && !self.connection.is_disconnected() => continue,
                 locked => locked?,

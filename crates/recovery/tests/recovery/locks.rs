@@ -188,6 +188,44 @@ async fn a_waiting_lock_survives_a_loss_and_can_be_dropped() {
     stage.nothing_leaked().await;
 }
 
+/// `flock(2)` removes a lock before it converts it.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_a_failed_conversion_has_removed_is_not_set_again() {
+    let [own, theirs] = [OWN, OTHER].map(|it| LockOwner { family: LockFamily::Flock, ..it });
+    for waits in [false, true] {
+        let stage = Stage::new();
+        let fh = stage.create("f").await;
+        stage.put(fh, 0, "content").await.unwrap();
+        let there = other(&stage).await;
+        let try_other = |kind| stage.server().lock(there, theirs, WHOLE, kind, false);
+        stage.recovering.lock(fh, own, WHOLE, LockKind::Read, false).await.unwrap();
+        try_other(LockKind::Read).await.unwrap();
+        let mut converting: Started<'_, _> =
+            Box::pin(stage.recovering.lock(fh, own, WHOLE, LockKind::Write, waits));
+        match waits {
+            true => assert!(poll_once(&mut converting).is_pending()),
+            false => assert_eq!(converting.as_mut().await, Err(Errno::EAGAIN)),
+        }
+        try_other(LockKind::Write).await.unwrap();
+        stage.blink();
+        let read = tokio::time::timeout(Duration::from_secs(5), stage.read(fh)).await;
+        assert_eq!(read.unwrap().unwrap(), b"content", "there is no lock to be set again");
+        if waits {
+            let long = tokio::time::timeout(Duration::from_secs(60), &mut converting).await;
+            assert!(long.is_err(), "it is locked");
+            stage.server().unlock(there, theirs, WHOLE).await.unwrap();
+            assert_eq!(converting.as_mut().await, Ok(()));
+            lose_session(&stage);
+            assert_eq!(stage.read(fh).await.unwrap(), b"content");
+            assert_eq!(try_other(LockKind::Read).await, Err(Errno::EAGAIN), "it is set again");
+        }
+        drop(converting);
+        stage.server().close(there);
+        stage.recovering.close(fh);
+        stage.nothing_leaked().await;
+    }
+}
+
 /// A lock would end with the handle that a flush closes.
 #[tokio::test(start_paused = true)]
 async fn a_locked_file_is_not_closed_by_a_flush() {

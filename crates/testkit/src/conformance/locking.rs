@@ -84,6 +84,19 @@ pub async fn both_families_are_apart(fixture: &Fixture) {
     fixture.close(fh);
 }
 
+/// As the system does: another owner may get the lock.
+pub async fn a_failed_conversion_of_flock_removes_the_old_lock(fixture: &Fixture) {
+    let Some(fh) = file(fixture).await else { return };
+    let other = fixture.open_rw("file").await;
+    let (one, two, whole) = (flock(ONE), flock(TWO), LockRange::WHOLE);
+    ok("lock", "one", set(fixture, fh, one, whole, LockKind::Read).await);
+    ok("lock", "two", set(fixture, other, two, whole, LockKind::Read).await);
+    assert_eq!(set(fixture, fh, one, whole, LockKind::Write).await, Err(Errno::EAGAIN));
+    ok("lock", "alone", set(fixture, other, two, whole, LockKind::Write).await);
+    fixture.close(fh);
+    fixture.close(other);
+}
+
 /// A caller waits until the lock is free.
 pub async fn a_waiting_lock_is_set_after_an_unlock(fixture: &Fixture) {
     let Some(fh) = file(fixture).await else { return };

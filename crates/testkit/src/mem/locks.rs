@@ -68,6 +68,10 @@ impl State {
             return Err(Errno::EBADF);
         }
         if self.conflict(file.ino, owner, range, kind).is_some() {
+            // flock(2) removes the old lock first when it converts one.
+            if owner.family == LockFamily::Flock {
+                self.unlock(fh, owner, LockRange::WHOLE)?;
+            }
             return Err(Errno::EAGAIN);
         }
         let known = self.locks.iter().position(|it| (it.ino, it.owner) == (file.ino, owner));
@@ -141,7 +145,15 @@ impl MemRemote {
             let mut unlocked = std::pin::pin!(self.unlocked.notified());
             // Registered before the check, so that no notification is missed.
             unlocked.as_mut().enable();
-            let set = self.state.lock().lock(fh, owner, range, kind);
+            let set = {
+                let mut state = self.state.lock();
+                let before = state.locks.len();
+                let set = state.lock(fh, owner, range, kind);
+                if state.locks.len() < before {
+                    self.unlocked.notify_waiters();
+                }
+                set
+            };
             match set {
                 Err(Errno::EAGAIN) if wait => unlocked.await,
                 Err(errno) => {
