@@ -18,7 +18,7 @@ use crate::attributes::{change, of_open, statvfs};
 use crate::digests::version;
 use crate::directory::{Listing, query_entries};
 use crate::handles::{Directory, File, Open};
-use crate::paths::native;
+use crate::paths::{Entry, native};
 use crate::schedule::Resource;
 use crate::server::{MAX_IO_BYTES, Server};
 use crate::status::{Failure, Result, success};
@@ -210,18 +210,9 @@ impl Server {
             Err(Errno::INVAL | Errno::NOSYS) => {}
             done => return Ok(done?),
         }
-        let found = rustix::fs::statat(old.dir(), old.name, AtFlags::SYMLINK_NOFOLLOW)?;
-        if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
-            rustix::fs::linkat(old.dir(), old.name, new.dir(), new.name, AtFlags::empty())?;
-            return Ok(rustix::fs::unlinkat(old.dir(), old.name, AtFlags::empty())?);
-        }
-        match rustix::fs::statat(new.dir(), new.name, AtFlags::SYMLINK_NOFOLLOW) {
-            Err(Errno::NOENT) => {
-                Ok(rustix::fs::renameat(old.dir(), old.name, new.dir(), new.name)?)
-            }
-            Ok(_) => Err(Errno::EXIST.into()),
-            Err(errno) => Err(errno.into()),
-        }
+        rename_by_link(&old, &new, || {
+            rustix::fs::linkat(old.dir(), old.name, new.dir(), new.name, AtFlags::empty())
+        })
     }
 
     pub(crate) fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
@@ -469,6 +460,31 @@ impl Server {
     }
 }
 
+/// A rename that fails if `new` exists, on a file system that has none. `link` gives the file this
+/// name, too.
+fn rename_by_link(
+    old: &Entry<'_>,
+    new: &Entry<'_>,
+    link: impl FnOnce() -> rustix::io::Result<()>,
+) -> Result<()> {
+    let found = rustix::fs::statat(old.dir(), old.name, AtFlags::SYMLINK_NOFOLLOW)?;
+    if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
+        match link() {
+            // The file system has no links, or permits none to this file.
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::XDEV | Errno::MLINK) => {}
+            linked => {
+                linked?;
+                return Ok(rustix::fs::unlinkat(old.dir(), old.name, AtFlags::empty())?);
+            }
+        }
+    }
+    match rustix::fs::statat(new.dir(), new.name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(Errno::NOENT) => Ok(rustix::fs::renameat(old.dir(), old.name, new.dir(), new.name)?),
+        Ok(_) => Err(Errno::EXIST.into()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
 /// The names of users and groups; empty for one without. `E2BIG` if they do not fit into a reply.
 pub(crate) fn names_by_id(uids: &[u32], gids: &[u32]) -> Result<Reply> {
     let mut len = 0;
@@ -574,4 +590,36 @@ fn copy_bytes(
     }
     *at += read as u64;
     Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::paths::Paths;
+
+    /// Many FUSE file systems have neither links nor such a rename.
+    #[test]
+    fn a_file_is_renamed_where_no_link_can_be_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::new(Some(dir.path())).unwrap();
+        let rename = |errno| {
+            let (old, new) = (paths.entry(b"old").unwrap(), paths.entry(b"new").unwrap());
+            rename_by_link(&old, &new, || Err(errno))
+        };
+        let [old, new] = ["old", "new"].map(|name| dir.path().join(name));
+        for errno in [Errno::PERM, Errno::OPNOTSUPP, Errno::NOSYS, Errno::XDEV, Errno::MLINK] {
+            fs::write(&old, "content").unwrap();
+            rename(errno).unwrap();
+            assert!(!old.exists(), "{errno:?}");
+            assert_eq!(fs::read_to_string(&new).unwrap(), "content", "{errno:?}");
+            fs::write(&old, "other").unwrap();
+            assert_eq!(rename(errno), Err(Failure::System(Errno::EXIST)), "{errno:?}");
+            assert_eq!(fs::read_to_string(&new).unwrap(), "content", "{errno:?}");
+            fs::remove_file(&new).unwrap();
+        }
+        assert_eq!(rename(Errno::NOSPC), Err(Failure::System(Errno::NOSPC)));
+        assert!(old.exists() && !new.exists());
+    }
 }
