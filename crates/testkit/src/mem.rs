@@ -45,6 +45,8 @@ pub struct Options {
     pub listing_batch: usize,
     /// Whether listings have attributes.
     pub listing_attrs: bool,
+    /// Whether `lstat` shows a link as its target, unless it dangles.
+    pub follow_symlinks: bool,
 }
 
 impl Default for Options {
@@ -60,6 +62,7 @@ impl Default for Options {
             copy_max_bytes: 16 << 20,
             listing_batch: 100,
             listing_attrs: true,
+            follow_symlinks: false,
         }
     }
 }

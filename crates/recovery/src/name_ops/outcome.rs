@@ -7,6 +7,7 @@ use base::{Attr, DirGuard, Errno, FileKind, OpenFlags, OpenGuard, RemotePath, Re
 
 use super::{CreateOutcome, InDoubt, Outcome};
 use crate::Core;
+use crate::connection::is_loss;
 use crate::name_history::{NameState, Seq};
 use crate::reopen::{LATE, needed_perm, set_perm};
 use crate::server_clock::about_equal;
@@ -90,7 +91,7 @@ impl Core {
     async fn is_empty_dir(&self, path: &RemotePath) -> Result<bool> {
         let dh = match self.inner.opendir(path).await {
             Ok(dh) => dh,
-            Err(errno) if crate::connection::is_loss(errno) => return Err(errno),
+            Err(errno) if is_loss(errno) => return Err(errno),
             Err(_) => return Ok(false),
         };
         let dir = DirGuard::new(&*self.inner, dh);
@@ -178,12 +179,15 @@ impl Core {
         path: &RemotePath,
         in_doubt: InDoubt,
     ) -> Result<Outcome> {
-        let Some(attr) = self.lstat_if_present(path).await? else { return Ok(Outcome::NotDone) };
-        if self.existed(path, in_doubt.seq) {
+        if self.lstat_if_present(path).await?.is_none() || self.existed(path, in_doubt.seq) {
             return Ok(Outcome::NotDone);
         }
-        let is_ours = attr.kind == FileKind::Symlink && self.inner.readlink(path).await? == target;
-        Ok(if is_ours { Outcome::Done } else { Outcome::Failed(Errno::EEXIST) })
+        // The attributes may be those of its target (`follow_symlinks`).
+        match self.inner.readlink(path).await {
+            Ok(found) if found == target => Ok(Outcome::Done),
+            Err(errno) if is_loss(errno) => Err(errno),
+            _ => Ok(Outcome::Failed(Errno::EEXIST)),
+        }
     }
 
     pub(super) async fn mknod_outcome(

@@ -1,7 +1,8 @@
 //! Changes of names whose reply is lost: the results, and what is never done.
 
 use base::{AttrChange, Create, Errno, OpenFlags, Remote, RenameMode};
-use testkit::{Call, path};
+use testkit::mem::Options;
+use testkit::{Call, MemRemote, path};
 
 use super::stage::{Stage, Started, appending, making};
 
@@ -537,6 +538,26 @@ async fn a_symlink_created_by_another_client_is_eexist() {
     stage.faulty.fail(Call::Link, 1, Errno::EHOSTDOWN);
     stage.server().put_file("g", "other");
     assert_eq!(stage.recovering.link(&path("f"), &path("g")).await, Err(Errno::EEXIST));
+}
+
+/// L2: with `follow_symlinks` a link is shown as its target.
+#[tokio::test(start_paused = true)]
+async fn a_symlink_that_is_shown_as_its_target_is_recognized() {
+    let options = Options { follow_symlinks: true, ..Options::default() };
+    let stage = Stage::over(MemRemote::with(options));
+    stage.server().put_file("f", "content");
+    stage.server().put_symlink("other", "elsewhere");
+    stage.server().put_file("elsewhere", "content");
+    stage.faulty.fail_after(Call::Symlink, 1, Errno::EHOSTDOWN);
+    assert_eq!(stage.recovering.symlink(b"f", &path("l")).await, Ok(()));
+    for taken in ["other", "f"] {
+        stage.faulty.fail(Call::Symlink, 1, Errno::EHOSTDOWN);
+        assert_eq!(stage.recovering.symlink(b"f", &path(taken)).await, Err(Errno::EEXIST));
+    }
+    // A loss while the link is compared.
+    stage.faulty.fail_after(Call::Symlink, 1, Errno::EHOSTDOWN);
+    stage.faulty.fail(Call::Readlink, 1, Errno::EHOSTDOWN);
+    assert_eq!(stage.recovering.symlink(b"f", &path("m")).await, Ok(()));
 }
 
 /// A name that this mount has created exists when it is created again.

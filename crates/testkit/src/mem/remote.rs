@@ -17,7 +17,12 @@ use crate::tree::Follow;
 #[async_trait]
 impl Remote for MemRemote {
     async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
-        self.call(Call::Lstat, |state, _| Ok(state.tree.attr(state.seen(path)?))).await
+        self.call(Call::Lstat, |state, options| {
+            let target = || state.tree.lookup(path, Follow::Yes).ok();
+            let target = options.follow_symlinks.then(target).flatten();
+            Ok(state.tree.attr(target.map_or_else(|| state.seen(path), Ok)?))
+        })
+        .await
     }
 
     async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
