@@ -78,6 +78,7 @@ struct Held {
 #[derive(Debug, Default)]
 pub struct Locks {
     table: Mutex<HashMap<Key, Held>>,
+    read_only: bool,
 }
 
 /// A lock that was set, and what was locked in its range before.
@@ -100,6 +101,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Locks {
+    /// For descriptors that are for reading only, so that no file is opened for writing here.
+    pub fn read_only() -> Locks {
+        Locks { read_only: true, ..Locks::default() }
+    }
+
     /// Sets a lock through the descriptor `file`, which the caller knows as `handle`, without
     /// waiting.
     ///
@@ -242,7 +248,8 @@ impl Locks {
         if let Some(known) = self.known(key) {
             return Ok(known);
         }
-        let fd = open_again(file, key.1.family)?;
+        let may_write = key.1.family == LockFamily::Posix && !self.read_only;
+        let fd = open_again(file, may_write)?;
         let mut table = lock(&self.table);
         if table.len() >= MAX_OWNERS {
             return Err(Errno::ENOLCK);
@@ -326,18 +333,19 @@ fn id(file: &impl AsFd) -> Result<FileId> {
     }
 }
 
-/// Another description of the same file. For locks of ranges it is for reading and writing if that
-/// is permitted, since the owner may request a write lock through another descriptor later. Any
-/// access suits `flock(2)`, and a program that is open for writing cannot be executed (`ETXTBSY`).
-fn open_again(file: impl AsFd, family: LockFamily) -> Result<OwnedFd> {
+/// Another description of the same file. With `may_write` it is for reading and writing if that is
+/// permitted: for locks of ranges, since the owner may request a write lock through another
+/// descriptor later. Any access suits `flock(2)`, and a program that is open for writing cannot be
+/// executed (`ETXTBSY`).
+fn open_again(file: impl AsFd, may_write: bool) -> Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
     let access = fcntl_getfl(&file).map_err(errno)? & OFlags::ACCMODE;
     // `NONBLOCK`: never wait for another process's lease.
     let other = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let open = |access| rustix::fs::open(&path, access | other, Mode::empty());
-    let opened = match family {
-        LockFamily::Flock => open(access),
-        LockFamily::Posix => open(OFlags::RDWR).or_else(|_| open(access)),
+    let opened = match may_write {
+        true => open(OFlags::RDWR).or_else(|_| open(access)),
+        false => open(access),
     };
     opened.map_err(|_| Errno::ENOLCK)
 }

@@ -4,14 +4,16 @@ use std::fs::Permissions;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 use std::process::Command;
 
+use base::{LockFamily, LockKind, LockOwner, LockRange};
 use bytes::BytesMut;
 use helper::{Error, Options};
 use proptest::prelude::*;
 use sftp::codec::{
-    DigestAlgorithm, ExactAttrs, FallocateMode, FileAttrs, OpenFlags, Owner, RenameFlags, Reply,
-    Request, Whence, XattrFlags,
+    DigestAlgorithm, ExactAttrs, FallocateMode, FileAttrs, LockRequest, OpenFlags, Owner,
+    RenameFlags, Reply, Request, Whence, XattrFlags,
 };
 use sftp::{NameEntry, StatusCode};
 
@@ -68,6 +70,41 @@ fn a_read_only_server_changes_nothing() {
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
     let mode = std::fs::metadata(dir.path().join("f")).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o644);
+}
+
+/// Whether this process has the file open for writing.
+fn is_open_for_writing(path: &Path) -> bool {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let mut of_file =
+        links.filter(|link| std::fs::read_link(link.path()).is_ok_and(|to| to == path));
+    of_file.any(|link| {
+        let info = Path::new("/proc/self/fdinfo").join(link.file_name());
+        let info = std::fs::read_to_string(info).unwrap();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
+        // The access is the last octal digit.
+        !flags.trim().ends_with('0')
+    })
+}
+
+/// Such a file could not be executed, and watchers would report a write.
+#[test]
+fn a_read_only_server_opens_no_file_for_writing() {
+    for read_only in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        std::fs::write(&path, "content").unwrap();
+        let root = Some(dir.path().to_owned());
+        let mut client = Client::new(Options { read_only, root, ..Options::default() });
+        let (flags, attrs) = (OpenFlags::READ, FileAttrs::default());
+        let handle = client.handle(Request::Open { path: b"f", flags, attrs });
+        let owner = LockOwner { family: LockFamily::Posix, number: 1 };
+        let (range, kind) = (LockRange::WHOLE, Some(LockKind::Read));
+        let lock = LockRequest::Set { owner, range, kind, wait_ms: 0 };
+        assert_eq!(refused(&client.call(Request::Lock { handle: &handle, lock })), None);
+        // For a write lock of this owner, which a read-only server refuses.
+        assert_eq!(is_open_for_writing(&path), !read_only);
+        client.end().unwrap();
+    }
 }
 
 #[test]
