@@ -80,11 +80,13 @@ async fn replace(pool: &Pool, old: &Arc<Session>) -> Result<Option<Weak<Session>
     if !is_cut(old).await {
         return Ok(None);
     }
-    let new = pool.prefer_direct(new).await?;
+    let arranged = pool.arrange_direct(new).await;
+    pool.is_adoptable(&arranged)?;
     let silent = old.client.activity().silent;
     if silent < SILENT || !pool.retire(old, silent) {
         return Ok(None);
     }
+    let new = pool.adopt_direct(arranged)?;
     tracing::warn!(
         "{name}: nothing gets through the connection for {:.0} s; a new one replaces it",
         silent.as_secs_f64()

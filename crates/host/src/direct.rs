@@ -106,20 +106,67 @@ impl Path {
     }
 }
 
+/// What was arranged over an ssh session that may become the first one.
+pub(crate) struct Arranged {
+    carrier: Arc<Session>,
+    /// How to make direct connections, if the helper listens.
+    path: Option<Arc<Path>>,
+    /// The first of them, or why there is none; the carrier itself with [`Direct::No`].
+    first: Result<Arc<Session>, String>,
+}
+
 impl Pool {
     /// The session that replaces `session`, the first one, if a direct one can.
     ///
     /// # Errors
     /// When none can, and one is required.
     pub(crate) async fn prefer_direct(&self, session: Arc<Session>) -> Result<Arc<Session>, Error> {
+        self.adopt_direct(self.arrange_direct(session).await)
+    }
+
+    /// Makes a direct connection over a new ssh session. Nothing else is done over it until the
+    /// result is [adopted](Pool::adopt_direct); if it is dropped, that session ends.
+    pub(crate) async fn arrange_direct(&self, carrier: Arc<Session>) -> Arranged {
         if self.config.direct == Direct::No {
-            return Ok(session);
+            return Arranged { path: None, first: Ok(carrier.clone()), carrier };
         }
-        match self.arrange_direct(&session).await {
-            Ok(direct) => Ok(direct),
+        match self.listening(&carrier).await {
+            Ok(path) => {
+                let first = path.begin(0, &self.config, self.counters()).await;
+                Arranged { carrier, path: Some(Arc::new(path)), first }
+            }
+            Err(why) => Arranged { carrier, path: None, first: Err(why) },
+        }
+    }
+
+    /// Whether this can be adopted.
+    pub(crate) fn is_adoptable(&self, arranged: &Arranged) -> Result<(), Error> {
+        match &arranged.first {
+            Err(why) if self.config.direct == Direct::Require => {
+                Err(Error::NoDirect { why: why.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// From now on direct connections are made as it was arranged. Returns the first session.
+    ///
+    /// # Errors
+    /// When there is no direct one, and one is required.
+    pub(crate) fn adopt_direct(&self, arranged: Arranged) -> Result<Arc<Session>, Error> {
+        let Arranged { carrier, path, first } = arranged;
+        let address = path.as_ref().map(|path| path.address);
+        path.into_iter().for_each(|path| self.direct.set_path(path));
+        match first {
+            Ok(first) => {
+                if let Some(address) = address {
+                    tracing::info!("{}: direct connection to {address}", self.config.name);
+                }
+                Ok(first)
+            }
             Err(why) => {
                 self.give_up_direct(&why)?;
-                Ok(session)
+                Ok(carrier)
             }
         }
     }
@@ -160,7 +207,8 @@ impl Pool {
         Ok(())
     }
 
-    async fn arrange_direct(&self, session: &Arc<Session>) -> Result<Arc<Session>, String> {
+    /// Lets the helper of this session listen.
+    async fn listening(&self, session: &Arc<Session>) -> Result<Path, String> {
         if !session.offers(Extension::Direct) {
             return Err(match session.is_helper() {
                 true => "the helper at the server allows none",
@@ -184,11 +232,7 @@ impl Pool {
             }
         };
         let (carrier, peer) = (session.clone(), Digest(offer.key));
-        let path = Arc::new(Path { carrier, identity, peer, address });
-        self.direct.set_path(path.clone());
-        let direct = path.begin(0, &self.config, self.counters()).await?;
-        tracing::info!("{}: direct connection to {address}", self.config.name);
-        Ok(direct)
+        Ok(Path { carrier, identity, peer, address })
     }
 }
 

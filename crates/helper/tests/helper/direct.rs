@@ -3,8 +3,9 @@
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -16,9 +17,11 @@ use host::{
 use sandbox::link::{Link, LinkOptions};
 use sftp::codec::{DirectAddress, DirectRequest, Reply, Request};
 use testkit::conformance::Fixture;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::watch;
 
 use super::conformance::fixture_of;
-use super::peer::{Client, Servers};
+use super::peer::{Client, Servers, start};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 const REQUEST: DirectRequest = DirectRequest { key: [7; 32], ports: (0, 0), poll_us: 0 };
@@ -165,6 +168,97 @@ async fn without_reconnecting_there_is_one_login() {
     let through_ssh = host.status();
     assert!(matches!(through_ssh.direct, Some(DirectUse::Unused(_))), "{through_ssh:?}");
     assert_eq!(logins.1.load(Ordering::SeqCst), 1);
+}
+
+/// The first login allows no direct connections, and its replies are held back on request. The
+/// servers of all logins are counted while they run.
+struct Flapping {
+    options: Options,
+    link: Arc<Replies>,
+    logins: Mutex<Vec<JoinHandle<Result<(), helper::Error>>>>,
+}
+
+struct Replies {
+    pass: watch::Sender<bool>,
+    /// How often it was asked whether the link is cut.
+    asked: AtomicUsize,
+}
+
+impl host::Link for Replies {
+    fn is_cut(&self) -> bool {
+        let is_cut = !*self.pass.borrow();
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        is_cut
+    }
+
+    fn discard(&self) {}
+}
+
+impl Flapping {
+    fn running(&self) -> Vec<bool> {
+        self.logins.lock().unwrap().iter().map(|server| !server.is_finished()).collect()
+    }
+}
+
+#[async_trait]
+impl Connector for Flapping {
+    async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
+        let mut logins = self.logins.lock().unwrap();
+        let is_first = logins.is_empty();
+        let direct = self.options.direct.filter(|_| !is_first);
+        let (stream, server) = start(Options { direct, ..self.options.clone() });
+        logins.push(server);
+        stream.set_nonblocking(true).unwrap();
+        let stream = tokio::net::UnixStream::from_std(stream).unwrap();
+        if !is_first {
+            return Ok(Connection::new(stream, Box::new(|| None)));
+        }
+        let (mut replies, requests) = stream.into_split();
+        let (reader, mut held) = tokio::io::duplex(1 << 16);
+        let mut pass = self.link.pass.subscribe();
+        tokio::spawn(async move {
+            let mut bytes = vec![0; 1 << 16];
+            while let Ok(len @ 1..) = replies.read(&mut bytes).await {
+                pass.wait_for(|passes| *passes).await.unwrap();
+                held.write_all(&bytes[..len]).await.unwrap();
+            }
+        });
+        let mut connection = Connection::from_halves(reader, requests, Box::new(|| None));
+        connection.link = Some(self.link.clone());
+        Ok(connection)
+    }
+}
+
+/// The old session works again while the direct connection of the new one is being made.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_session_that_comes_back_leaves_nothing_of_its_replacement() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = free_port();
+    let to_new = Link::start(SocketAddr::new(HERE, port), LinkOptions::default()).unwrap();
+    let config = Config {
+        direct: Direct::Yes,
+        direct_ports: (port, port),
+        direct_address: Some(("localhost".to_owned(), Some(to_new.port()))),
+        ..Config::default()
+    };
+    let link = Arc::new(Replies { pass: watch::channel(true).0, asked: AtomicUsize::new(0) });
+    let connector = Flapping { options: options(dir.path()), link, logins: Mutex::default() };
+    let connector = Arc::new(connector);
+    let host = Arc::new(Host::connect(connector.clone(), config).await.unwrap());
+    let before = host.status().direct;
+    assert!(matches!(before, Some(DirectUse::Unused(_))), "{before:?}");
+    to_new.stall();
+    connector.link.pass.send_replace(false);
+    let called = host.clone();
+    let call = tokio::spawn(async move { write(&called, "f", b"x").await });
+    // The second time, the new session has begun.
+    wait_until(|| connector.link.asked.load(Ordering::SeqCst) == 2).await;
+    connector.link.pass.send_replace(true);
+    assert_eq!(call.await.unwrap(), Ok(()));
+    to_new.resume();
+    wait_until(|| connector.running() == [true, false]).await;
+    assert_eq!(host.status().direct, before);
+    assert!(!is_direct(&host));
 }
 
 /// A silent address does not keep the host away for longer than the limit of a direct connection.
