@@ -19,7 +19,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Dh, Errno, Fh, Mutex, Name, RemotePath, Result};
+use base::{Dh, Errno, Fh, Mutex, Name, RemotePath, Result, StatVfs};
 use bytes::Bytes;
 use tokio::sync::Notify;
 
@@ -89,6 +89,8 @@ struct State {
     locks: Vec<locks::Held>,
     /// Inodes for which `lstat` fails, with its errno.
     unseen: HashMap<Ino, Errno>,
+    /// Directories where another file system begins, with its id.
+    mounts: HashMap<Ino, u64>,
     watches: watches::WatchState,
 }
 
@@ -122,10 +124,16 @@ impl MemRemote {
     /// An empty file system with these options.
     pub fn with(options: Options) -> MemRemote {
         let tree = Tree::new(options.clock.clone(), options.limits.clone());
-        let (files, listings, unseen) = (HashMap::new(), HashMap::new(), HashMap::new());
-        let locks = Vec::new();
-        let watches = watches::WatchState::default();
-        let state = State { tree, next_handle: 1, files, listings, locks, unseen, watches };
+        let state = State {
+            tree,
+            next_handle: 1,
+            files: HashMap::new(),
+            listings: HashMap::new(),
+            locks: Vec::new(),
+            unseen: HashMap::new(),
+            mounts: HashMap::new(),
+            watches: watches::WatchState::default(),
+        };
         let state = Arc::new(Mutex::new(state));
         let watches = watches::MemWatches { state: state.clone(), reported: Notify::new() };
         MemRemote {
@@ -226,6 +234,15 @@ impl State {
     fn seen(&self, path: &RemotePath) -> Result<Ino> {
         let ino = self.ino(path)?;
         self.unseen.get(&ino).map_or(Ok(ino), |errno| Err(*errno))
+    }
+
+    /// The file system of the entry at `path`.
+    fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
+        self.ino(path)?;
+        let above = std::iter::successors(Some(path.clone()), RemotePath::parent);
+        let mut mounts = above.filter_map(|at| self.mounts.get(&self.ino(&at).ok()?).copied());
+        let all = self.tree.statvfs();
+        Ok(StatVfs { fsid: mounts.next().unwrap_or(all.fsid), ..all })
     }
 
     fn file(&self, fh: Fh) -> Result<OpenFile> {

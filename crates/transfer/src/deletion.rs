@@ -3,7 +3,8 @@
 //!
 //! During the run they are only collected, each with its directory, whose times are set after the
 //! last deletion in it. Entries that the filter excludes are never deleted, nor are directories
-//! that contain some of them.
+//! that contain some of them. With `-x` the same holds for what is mounted in the target, and for
+//! the mount points.
 //!
 //! A listing does not prove that a name is absent: OpenSSH's server omits entries that it cannot
 //! `lstat`, such as the mount point of a dead file system, and a name may be replaced meanwhile. So
@@ -12,14 +13,14 @@
 
 use std::sync::{Arc, PoisonError};
 
-use base::{Attr, AttrChange, Errno, FileKind, RemotePath, Result};
+use base::{Attr, AttrChange, Errno, FileKind, Remote, RemotePath, Result};
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 
 use crate::collisions::NewNames;
 use crate::dir::Dir;
 use crate::outcome::{Doing, Problem};
-use crate::plan::list;
+use crate::plan::{Entries, is_foreign, list};
 use crate::run::Core;
 use crate::step::Step;
 use crate::task::at_most;
@@ -39,6 +40,8 @@ pub(crate) struct Deletion {
     pub(crate) attr: Attr,
     /// Where a source would have it. `None` where the source has something else of the name.
     pub(crate) absent: Option<Absent>,
+    /// Directories of other file systems than this one stay, if there is one.
+    pub(crate) file_system: Option<u64>,
 }
 
 /// A name that a source has not listed.
@@ -81,7 +84,7 @@ pub(crate) async fn carry_out(core: &Arc<Core>) -> Vec<Step> {
         let mut count = 0;
         for deletion in &deletions {
             let more = most.saturating_sub(count).saturating_add(1);
-            match count_tree(core, &deletion.name, deletion.attr.kind, more).await {
+            match count_tree(core, deletion, more).await {
                 Ok(counted) => count += counted,
                 Err(problem) => {
                     core.problem(&problem);
@@ -156,7 +159,10 @@ async fn delete(core: &Arc<Core>, deletion: &Deletion) {
         false => deletion.dir.ready_for_change().await,
     };
     match ready {
-        Ok(()) => drop(remove_tree(core, &deletion.name, deletion.attr, None).await),
+        Ok(()) => {
+            let Deletion { name, attr, file_system, .. } = deletion;
+            remove_tree(core, name, *attr, *file_system, None).await;
+        }
         Err(errno) => failed(core, &deletion.name, deletion.attr.kind, errno),
     }
 }
@@ -167,32 +173,50 @@ async fn delete(core: &Arc<Core>, deletion: &Deletion) {
 /// If a directory cannot be listed: only the deletion itself changes its mode.
 async fn count_tree(
     core: &Core,
-    name: &RemotePath,
-    kind: FileKind,
+    deletion: &Deletion,
     most: u64,
 ) -> std::result::Result<u64, Problem> {
-    let mut count = 1;
+    let Deletion { name, attr, file_system, .. } = deletion;
+    if !attr.is_dir() {
+        return Ok(1);
+    }
+    let mut count = 0;
     let mut dirs = vec![name.clone()];
-    while kind == FileKind::Directory
-        && count < most
+    while count < most
         && let Some(dir) = dirs.pop()
     {
         let target = &core.job.target;
-        let entries = match list(&target.remote, &target.path_of(&dir)).await {
-            Err(Errno::ENOENT) => continue,
-            listed => listed.map_err(Problem::failed(&dir, Doing::ListTarget))?,
+        let entries = match list_own(&target.remote, &target.path_of(&dir), *file_system).await {
+            Ok(Some(entries)) => entries,
+            Ok(None) => continue,
+            Err(Errno::ENOENT) => Vec::new(),
+            Err(errno) => return Err(Problem::failed(&dir, Doing::ListTarget)(errno)),
         };
+        count += 1;
         for (entry, attr) in entries {
             let below = dir.join(&entry);
-            if !core.job.options.keeps(&below, attr.is_dir()) {
-                count += 1;
-                if attr.is_dir() {
-                    dirs.push(below);
-                }
+            if core.job.options.keeps(&below, attr.is_dir()) {
+                continue;
+            }
+            match attr.is_dir() {
+                true => dirs.push(below),
+                false => count += 1,
             }
         }
     }
     Ok(count)
+}
+
+/// Lists a directory; `None` if it is of another file system.
+async fn list_own(
+    remote: &Arc<dyn Remote>,
+    path: &RemotePath,
+    file_system: Option<u64>,
+) -> Result<Option<Entries>> {
+    match is_foreign(remote, path, file_system).await? {
+        true => Ok(None),
+        false => list(remote, path).await.map(Some),
+    }
 }
 
 /// A directory that is being emptied. Its mode may keep its owner out: then it is changed once, and
@@ -200,12 +224,14 @@ async fn count_tree(
 struct Emptied {
     path: RemotePath,
     perm: u32,
+    file_system: Option<u64>,
     widened: OnceCell<bool>,
 }
 
 impl Emptied {
-    fn new(core: &Core, name: &RemotePath, perm: u32) -> Emptied {
-        Emptied { path: core.job.target.path_of(name), perm, widened: OnceCell::new() }
+    fn new(core: &Core, name: &RemotePath, perm: u32, file_system: Option<u64>) -> Emptied {
+        let path = core.job.target.path_of(name);
+        Emptied { path, perm, file_system, widened: OnceCell::new() }
     }
 
     /// Lets the owner in; whether that may help.
@@ -237,12 +263,13 @@ async fn remove_tree(
     core: &Arc<Core>,
     name: &RemotePath,
     attr: Attr,
+    file_system: Option<u64>,
     parent: Option<&Arc<Emptied>>,
 ) -> bool {
     if !attr.is_dir() {
         return remove(core, name, attr.kind, parent).await;
     }
-    let own = Arc::new(Emptied::new(core, name, attr.perm));
+    let own = Arc::new(Emptied::new(core, name, attr.perm, file_system));
     let gone = empty(core, name, &own).await && remove(core, name, attr.kind, parent).await;
     if !gone {
         own.restore(core).await;
@@ -254,8 +281,10 @@ async fn remove_tree(
 async fn empty(core: &Arc<Core>, name: &RemotePath, own: &Arc<Emptied>) -> bool {
     let remote = &core.job.target.remote;
     let listed = async {
-        match list(remote, &own.path).await {
-            Err(Errno::EACCES) if own.widen(core).await => list(remote, &own.path).await,
+        match list_own(remote, &own.path, own.file_system).await {
+            Err(Errno::EACCES) if own.widen(core).await => {
+                list_own(remote, &own.path, own.file_system).await
+            }
             listed => listed,
         }
     };
@@ -265,7 +294,9 @@ async fn empty(core: &Arc<Core>, name: &RemotePath, own: &Arc<Emptied>) -> bool 
         listed = listed => listed,
     };
     let entries = match listed {
-        Ok(entries) => entries,
+        Ok(Some(entries)) => entries,
+        // As with an excluded entry, the directories above it stay, too.
+        Ok(None) => return false,
         Err(Errno::ENOENT) => return true,
         Err(errno) => {
             failed(core, name, FileKind::Directory, errno);
@@ -282,7 +313,8 @@ async fn empty(core: &Arc<Core>, name: &RemotePath, own: &Arc<Emptied>) -> bool 
         }
         if attr.is_dir() {
             // One after the other, so that what is open is as much as the tree is deep.
-            empty &= Box::pin(remove_tree(core, &below, attr, Some(own))).await;
+            let removed = remove_tree(core, &below, attr, own.file_system, Some(own));
+            empty &= Box::pin(removed).await;
             continue;
         }
         if tasks.len() >= AT_ONCE {

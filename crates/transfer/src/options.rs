@@ -108,8 +108,11 @@ pub struct Options {
     pub max_delete: Option<u64>,
     /// Which entries are excluded, from the copy and from deletion.
     pub filter: Filter,
-    /// Directories on other file systems than the source's own are not entered.
+    /// Directories on other file systems than the source's own are not entered, and nothing is
+    /// deleted on other file systems than that of what the source becomes.
     pub one_file_system: bool,
+    /// The target is a directory that no user has yet, so nothing is mounted in it.
+    pub is_stage: bool,
     /// Files that are newer at the target are skipped.
     pub update: bool,
     /// Only files that exist at the target are updated.

@@ -125,6 +125,24 @@ pub enum Problem {
         /// Size or digest.
         what: &'static str,
     },
+    /// `-x` may enter other file systems of the source.
+    #[error(
+        "{name}: the source does not distinguish its file systems, so -x may enter others; exclude \
+         them by patterns"
+    )]
+    SourceFileSystems {
+        /// Relative to the target.
+        name: RemotePath,
+    },
+    /// `-x` does not know what is mounted in the target.
+    #[error(
+        "{name}: the target does not distinguish its file systems, so nothing is deleted with -x; \
+         exclude what is mounted there by patterns, and leave -x out"
+    )]
+    TargetFileSystems {
+        /// Relative to the target.
+        name: RemotePath,
+    },
     /// A message of an engine.
     #[error("{name}: {words}")]
     Other {
@@ -174,6 +192,8 @@ impl Problem {
             | Problem::NoDirectory { name }
             | Problem::DirectoryInTheWay { name }
             | Problem::Differs { name, .. }
+            | Problem::SourceFileSystems { name }
+            | Problem::TargetFileSystems { name }
             | Problem::Other { name, .. } => name,
         }
     }
@@ -190,6 +210,8 @@ impl Problem {
             | Problem::NoDirectory { name }
             | Problem::DirectoryInTheWay { name }
             | Problem::Differs { name, .. }
+            | Problem::SourceFileSystems { name }
+            | Problem::TargetFileSystems { name }
             | Problem::Other { name, .. } => *name = name.moved(from, to).unwrap_or(name.clone()),
         }
         if let Problem::Other { words, .. } = &mut renamed {

@@ -10,6 +10,7 @@
 mod ahead;
 mod compare;
 mod decide;
+mod file_systems;
 mod folding;
 mod top;
 
@@ -27,6 +28,8 @@ use crate::task::returned;
 pub use ahead::Ahead;
 pub(crate) use compare::same_content;
 pub(crate) use decide::{is_same_second, unconfirmed_mtime};
+use file_systems::FileSystems;
+pub(crate) use file_systems::is_foreign;
 pub(crate) use folding::may_collide;
 pub(crate) use top::look;
 
@@ -52,8 +55,9 @@ pub(crate) struct Pair {
     pub(crate) own: Arc<Dir>,
     /// It is a directory at the target already.
     pub(crate) there: bool,
-    /// The source's file system, if others are not entered.
-    pub(crate) file_system: Option<u64>,
+    /// What the source does not have is deleted in it.
+    pub(crate) deletes: bool,
+    pub(crate) file_systems: FileSystems,
 }
 
 /// What comparing has found.
@@ -116,7 +120,7 @@ async fn send(
 }
 
 /// The entries of a directory in the order of names, and their attributes.
-type Entries = Vec<(Name, Attr)>;
+pub(crate) type Entries = Vec<(Name, Attr)>;
 
 /// A directory that was listed whole.
 #[derive(Default)]

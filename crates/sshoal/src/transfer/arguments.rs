@@ -329,6 +329,7 @@ impl Arguments {
             max_delete: self.max_delete,
             filter: self.rules.filter()?,
             one_file_system: self.one_file_system,
+            is_stage: false,
             update: self.update,
             existing: self.existing,
             dry_run: self.dry_run,

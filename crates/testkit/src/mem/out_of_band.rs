@@ -105,6 +105,13 @@ impl MemRemote {
         self.state.lock().unseen.insert(ino, errno);
     }
 
+    /// Makes the directory `at` one where another file system begins, with this id.
+    #[track_caller]
+    pub fn set_mount(&self, at: &str, fsid: u64) {
+        let ino = self.done("set_mount", at, |tree| tree.lookup(&path(at), Follow::No));
+        self.state.lock().mounts.insert(ino, fsid);
+    }
+
     #[track_caller]
     fn change(&self, at: &str, change: AttrChange) {
         self.done("change", at, |tree| {

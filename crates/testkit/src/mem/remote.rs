@@ -155,7 +155,7 @@ impl Remote for MemRemote {
     }
 
     async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
-        self.call(Call::Statvfs, |state, _| state.ino(path).map(|_| state.tree.statvfs())).await
+        self.call(Call::Statvfs, |state, _| state.statvfs(path)).await
     }
 
     fn has_locks(&self) -> bool {

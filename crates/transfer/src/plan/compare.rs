@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::decide::{Verdict, decide};
 use super::folding::{Folding, may_collide};
-use super::{Found, Listed, Pair, list, list_readable};
+use super::{FileSystems, Found, Listed, Pair, is_foreign, list, list_readable};
 use crate::collisions::NewNames;
 use crate::deletion::{Absent, Deletion};
 use crate::digest;
@@ -98,10 +98,10 @@ async fn compared(core: &Arc<Core>, pair: &Pair) -> Result<Found, Problem> {
     }
     let mut found = Found::default();
     for (step, verdict) in settle(core, steps).await {
-        enter(core, pair.file_system, step, verdict, &mut found).await;
+        enter(core, pair.file_systems, step, verdict, &mut found).await;
     }
-    note_new_names(core, &pair.own, &found.steps, core.job.options.delete && !there.is_empty());
-    if core.job.options.delete {
+    note_new_names(core, &pair.own, &found.steps, pair.deletes && !there.is_empty());
+    if pair.deletes {
         gather_deletions(core, pair, there, &folding, &found.steps);
         for (entry, errno) in failed_target {
             let name = dir_name.join(&entry);
@@ -270,7 +270,8 @@ fn gather_deletions(
             let (source, path) = (pair.source, pair.from.join(&last));
             let absent =
                 (!is_excluded).then(|| Absent { source, path, alias: folding.alias(&last) });
-            Deletion { dir: own.clone(), name, attr, absent }
+            let file_system = pair.file_systems.target;
+            Deletion { dir: own.clone(), name, attr, absent, file_system }
         })
         .collect();
     deletions.sort_by(|a, b| a.name.cmp(&b.name));
@@ -380,7 +381,7 @@ pub(super) async fn left_of(core: &Core, dir: &Dir, file: &Name) -> Vec<Partial>
 /// Decides about a step, and adds the pair that follows from it.
 pub(super) async fn enter(
     core: &Arc<Core>,
-    file_system: Option<u64>,
+    file_systems: FileSystems,
     mut step: Step,
     verdict: Verdict,
     found: &mut Found,
@@ -388,7 +389,7 @@ pub(super) async fn enter(
     step.action = action(core, &step.attr, step.there.as_ref(), verdict);
     if step.attr.is_dir() {
         let parent = Some(step.dir.clone());
-        return enter_dir(core, step, parent, file_system, found).await;
+        return enter_dir(core, step, parent, file_systems, found).await;
     }
     let in_the_way = step.there.filter(|there| step.changes() && there.is_dir());
     let in_the_way = match in_the_way {
@@ -407,7 +408,8 @@ pub(super) async fn enter(
     }
     core.planned(&step);
     let (name, attr) = (step.name.clone(), in_the_way);
-    let deletion = Deletion { dir: step.dir.clone(), name, attr, absent: None };
+    let (dir, file_system) = (step.dir.clone(), file_systems.target);
+    let deletion = Deletion { dir, name, attr, absent: None, file_system };
     step.there = None;
     // None of its other names waits for it.
     step.identity = None;
@@ -442,7 +444,7 @@ pub(super) async fn enter_dir(
     core: &Arc<Core>,
     mut step: Step,
     parent: Option<Arc<Dir>>,
-    file_system: Option<u64>,
+    file_systems: FileSystems,
     found: &mut Found,
 ) {
     if matches!(step.action, Action::Skip(_)) {
@@ -467,10 +469,34 @@ pub(super) async fn enter_dir(
     let (source, from) = (step.source, step.from.clone());
     found.steps.push(step);
     let remote = &core.job.sources[source].tree.remote;
-    if is_foreign(remote, &from, file_system).await {
-        return;
+    let (is_foreign, deletes) = tokio::join!(
+        is_foreign(remote, &from, file_systems.source),
+        deletes_in(core, &own, there.is_some(), file_systems)
+    );
+    match is_foreign {
+        Ok(true) => {}
+        Ok(false) => {
+            let there = there.is_some();
+            found.pairs.push(Pair { source, from, own, there, deletes, file_systems });
+        }
+        Err(errno) => {
+            core.problem(&Problem::failed(&own.place.name, Doing::LookSource)(errno));
+        }
     }
-    found.pairs.push(Pair { source, from, own, there: there.is_some(), file_system });
+}
+
+/// Whether what the source does not have is deleted in a directory of the target.
+async fn deletes_in(core: &Core, own: &Dir, there: bool, file_systems: FileSystems) -> bool {
+    if !core.job.options.delete || !there {
+        return core.job.options.delete;
+    }
+    match is_foreign(&core.job.target.remote, &own.place.path, file_systems.target).await {
+        Ok(is_foreign) => !is_foreign,
+        Err(errno) => {
+            core.problem(&Problem::failed(&own.place.name, Doing::LookTarget)(errno));
+            false
+        }
+    }
 }
 
 /// What must be done before anything in a directory is changed.
@@ -480,29 +506,5 @@ fn need(there: Option<&Attr>) -> Need {
         Some(there) if !there.is_dir() => Need::Replace,
         Some(there) if there.perm & 0o700 != 0o700 => Need::Widen(there.perm | 0o700),
         Some(_) => Need::Nothing,
-    }
-}
-
-/// Whether a directory is on another file system; false if that is not known.
-async fn is_foreign(remote: &Arc<dyn Remote>, path: &RemotePath, own: Option<u64>) -> bool {
-    match own {
-        None => false,
-        Some(own) => remote.statvfs(path).await.is_ok_and(|figures| figures.fsid != own),
-    }
-}
-
-/// The id of the file system of a source's top; `None` where it does not matter or is not known.
-pub(super) async fn file_system(core: &Core, source: usize) -> Option<u64> {
-    if !core.job.options.one_file_system {
-        return None;
-    }
-    let tree = &core.job.sources[source].tree;
-    match tree.remote.statvfs(&tree.path).await {
-        Ok(figures) => Some(figures.fsid),
-        Err(Errno::EOPNOTSUPP) => {
-            tracing::warn!("the source does not tell its file systems apart: all are entered");
-            None
-        }
-        Err(_) => None,
     }
 }

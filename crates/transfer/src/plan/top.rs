@@ -5,9 +5,9 @@ use std::sync::Arc;
 use base::{Attr, Errno, FileKind, RemotePath};
 use tokio::sync::mpsc;
 
-use super::Found;
-use super::compare::{self, file_system, left_of};
+use super::compare::{self, left_of};
 use super::decide::Verdict;
+use super::{FileSystems, Found};
 use crate::dir::{Dir, DirDone, Need, Place};
 use crate::job::JobError;
 use crate::outcome::{Doing, Problem};
@@ -71,9 +71,9 @@ async fn whole(
         None => Action::MakeDir,
         there => compare::action(core, &attr, there.as_ref(), Verdict::SameContent),
     };
-    let file_system = file_system(core, 0).await;
+    let file_systems = FileSystems::of(core, 0, &attr).await;
     // Nothing above it is of this run, also not `root`, which is the same directory.
-    compare::enter_dir(core, step, None, file_system, found).await;
+    compare::enter_dir(core, step, None, file_systems, found).await;
     Ok(())
 }
 
@@ -103,9 +103,9 @@ async fn one(
     if let Some(file) = file {
         step.partials = left_of(core, root, &file).await;
     }
-    let file_system = file_system(core, index).await;
+    let file_systems = FileSystems::of(core, index, &attr).await;
     for (step, verdict) in compare::settle(core, vec![step]).await {
-        compare::enter(core, file_system, step, verdict, found).await;
+        compare::enter(core, file_systems, step, verdict, found).await;
     }
     Ok(())
 }

@@ -114,6 +114,7 @@ impl<'a> Completion<'a> {
             options: Options {
                 delete: true,
                 delete_excluded: true,
+                is_stage: true,
                 existing: false,
                 update: false,
                 max_delete: None,

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use base::{Remote, RemotePath};
-use testkit::{Call, MemRemote, path};
-use transfer::{Filter, Job, Options, Source, Tree};
+use base::{Errno, Remote, RemotePath};
+use testkit::{Call, FaultyRemote, MemRemote, path};
+use transfer::{Filter, Job, Options, Problem, Source, Tree};
 
-use crate::kit::{copy, copy_well, copy_with, mem, names, read, run, set_perm, set_time};
+use crate::kit::{copy, copy_well, copy_with, job, mem, names, read, run, set_perm, set_time};
 
 fn from_to(from: &Arc<MemRemote>, at: &str, to: &Arc<MemRemote>, name: &str) -> Job {
     let source = Source { tree: Tree::remote(from.clone()).at(path(at)), to: path(name) };
@@ -193,5 +193,27 @@ async fn one_file_system_is_not_left() {
         let outcome = run(Job { sources: vec![source], target, options }).await;
         // The root and the directory itself, as rsync has it.
         assert_eq!(outcome.counts.entries == 2, one_file_system, "{:?}", outcome.counts);
+    }
+}
+
+#[tokio::test]
+async fn a_source_that_does_not_distinguish_its_file_systems_is_a_problem_on_request() {
+    let filled = || mem(|remote| remote.put_file("d/f", "content"));
+    let (without_ids, known) = (filled(), filled());
+    without_ids.set_mount("", 0);
+    let without_request = FaultyRemote::new(filled());
+    without_request.fail_always(Call::Statvfs, Errno::EOPNOTSUPP);
+    let sources: [(Arc<dyn Remote>, bool); 3] =
+        [(without_ids, true), (Arc::new(without_request), true), (known, false)];
+    for (source, is_problem) in sources {
+        for one_file_system in [true, false] {
+            let target = Arc::new(MemRemote::new());
+            let options = Options { one_file_system, ..Options::default() };
+            let outcome = run(job(source.clone(), target.clone(), options)).await;
+            let problem = Problem::SourceFileSystems { name: path("") };
+            let expected = if one_file_system && is_problem { vec![problem] } else { Vec::new() };
+            assert_eq!(outcome.problems, expected);
+            assert_eq!(target.content("d/f"), b"content");
+        }
     }
 }

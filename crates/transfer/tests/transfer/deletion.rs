@@ -5,9 +5,9 @@ use std::sync::Arc;
 use base::{AttrChange, Errno, Remote, Timestamp};
 use testkit::tree::Limits;
 use testkit::{Call, FaultyRemote, MemRemote, path};
-use transfer::{Doing, Filter, Job, Options, Problem, Source, Tree};
+use transfer::{Action, Doing, Filter, Job, Options, Problem, Source, Tree};
 
-use crate::kit::{copy_with, mem, names, read, run};
+use crate::kit::{Notes, copy_with, job, mem, names, read, run, watched};
 
 fn delete() -> Options {
     Options { delete: true, ..Options::default() }
@@ -456,4 +456,68 @@ async fn a_directory_that_another_run_has_made_in_place_of_a_file_is_used() {
     let outcome = copying.await.unwrap();
     assert_eq!(outcome.problems, []);
     assert_eq!(read(&*target, &path("d/f")).await, b"content");
+}
+
+/// As with rsync.
+#[tokio::test]
+async fn what_is_mounted_in_the_target_is_kept_on_request() {
+    let source = mem(|remote| remote.put_file("both/new", "content"));
+    for dry_run in [true, false] {
+        let target = mem(|remote| {
+            remote.put_file("both/below/f", "of another disk");
+            remote.put_file("both/f", "of another disk");
+            remote.put_file("old/disk/f", "of another disk");
+            remote.put_file("old/f", "");
+            remote.put_file("surplus", "");
+            remote.set_mount("both", 2);
+            remote.set_mount("old/disk", 3);
+        });
+        let notes = Arc::new(Notes::default());
+        // What is kept is not counted.
+        let max_delete = Some(3);
+        let options = Options { one_file_system: true, max_delete, dry_run, ..delete() };
+        let outcome = watched(job(source.clone(), target.clone(), options), notes.clone()).await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        let deleted = notes.changes().into_iter().filter(|(_, action)| *action == Action::Delete);
+        let deleted: Vec<_> = deleted.map(|(name, _)| name).collect();
+        assert_eq!(deleted, ["old/f", "surplus"]);
+        assert_eq!(target.exists("surplus"), dry_run);
+        for kept in ["both/below/f", "both/f", "old/disk/f"] {
+            assert_eq!(target.content(kept), b"of another disk");
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_mounted_in_a_files_place_is_kept_on_request() {
+    let source = mem(|remote| remote.put_file("disk", "content"));
+    let target = mem(|remote| {
+        remote.put_file("disk/f", "of another disk");
+        remote.set_mount("disk", 2);
+    });
+    let options = Options { one_file_system: true, ..delete() };
+    let outcome = copy_with(&source, &target, options).await;
+    assert_eq!((outcome.problems_total, outcome.counts.failed), (1, 1), "{outcome:#?}");
+    assert_eq!(target.content("disk/f"), b"of another disk");
+}
+
+/// As a server without `statvfs@openssh.com`.
+#[tokio::test]
+async fn nothing_is_deleted_on_request_where_file_systems_are_not_known() {
+    for is_unknown in [true, false] {
+        let source = mem(|remote| remote.put_file("f", "content"));
+        let target = mem(|remote| remote.put_file("old/f", ""));
+        if is_unknown {
+            target.set_mount("", 0);
+        }
+        let options = Options { one_file_system: true, ..delete() };
+        let outcome = copy_with(&source, &target, options).await;
+        let problem = Problem::TargetFileSystems { name: path("") };
+        let problems = if is_unknown { vec![problem] } else { Vec::new() };
+        assert_eq!(outcome.problems, problems);
+        assert_eq!((target.exists("f"), target.exists("old/f")), (true, is_unknown));
+        // Without deletions it does not matter.
+        let options = Options { one_file_system: true, ..Options::default() };
+        assert!(copy_with(&source, &target, options).await.is_complete());
+    }
 }

@@ -19,13 +19,22 @@ fn name() -> Name {
 }
 
 fn push(source: &Path) -> CopyRequest {
-    request(Direction::Push, &source.join("tree"), (Path::new(""), None), Options::default())
+    push_with(source, Options::default())
+}
+
+fn push_with(source: &Path, options: Options) -> CopyRequest {
+    request(Direction::Push, &source.join("tree"), (Path::new(""), None), options)
 }
 
 /// A target that has a stage with one file as it is to be, one that is not whole, and one that is
 /// not of the source; and a shell that finds the stage, with this tar.
 fn staged(tar: &str) -> (Arc<MemRemote>, Option<Arc<LocalShell>>) {
-    let stage = stage(&name(), &Options::default()).unwrap().to_string();
+    staged_with(tar, &Options::default())
+}
+
+/// As [`staged`], by a copy with these options.
+fn staged_with(tar: &str, options: &Options) -> (Arc<MemRemote>, Option<Arc<LocalShell>>) {
+    let stage = stage(&name(), options).unwrap().to_string();
     let remote = Arc::new(MemRemote::new());
     remote.put_file(&format!("{stage}/one"), "content");
     remote.set_mtime(&format!("{stage}/one"), CHANGED as i64);
@@ -162,6 +171,17 @@ async fn a_stage_keeps_its_name_if_a_file_in_it_fails() {
     // Neither deleted nor named: what is left out may be of a run that fails.
     assert!(!remote.exists("tree"));
     assert!(copied.notes[0].starts_with("not all in it is to be there that '"), "{copied:#?}");
+}
+
+/// As a stage on a network file system. Nothing is mounted in it.
+#[tokio::test]
+async fn a_stage_is_completed_where_file_systems_are_not_known() {
+    let source = tree();
+    let options = Options { one_file_system: true, delete: true, ..Options::default() };
+    let (remote, shell) = staged_with("gnu", &options);
+    remote.set_mount("", 0);
+    run_well(push_with(source.path(), options), &Server::new(remote.clone(), shell)).await;
+    assert_is_whole(&remote);
 }
 
 /// As on a full disk.
