@@ -516,6 +516,13 @@ pub trait Remote: Send + Sync + 'static {
         false
     }
 
+    /// Whether `EHOSTDOWN` and `ETIMEDOUT` mean that the remote cannot be reached. If not, they are
+    /// errors of single entries: those of a network file system that is mounted in a local
+    /// directory. Cheap.
+    fn may_be_lost(&self) -> bool {
+        true
+    }
+
     /// Returns when [`Remote::is_disconnected`] becomes true; at once if it is true already.
     async fn disconnected(&self) {
         std::future::pending().await

@@ -256,6 +256,10 @@ impl Remote for Local {
         true
     }
 
+    fn may_be_lost(&self) -> bool {
+        false
+    }
+
     async fn getxattr(&self, path: &RemotePath, name: &[u8]) -> Result<Bytes> {
         let name = name.to_vec();
         self.on_path(path, move |root, path| xattr::get_xattr(&root.open_path(path)?, &name)).await

@@ -47,6 +47,8 @@ pub struct Options {
     pub listing_attrs: bool,
     /// Whether `lstat` shows a link as its target, unless it dangles.
     pub follow_symlinks: bool,
+    /// Whether its errors may be those of a lost connection.
+    pub may_be_lost: bool,
 }
 
 impl Default for Options {
@@ -63,6 +65,7 @@ impl Default for Options {
             listing_batch: 100,
             listing_attrs: true,
             follow_symlinks: false,
+            may_be_lost: true,
         }
     }
 }

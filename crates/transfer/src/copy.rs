@@ -370,8 +370,8 @@ impl<'a> Copy<'a> {
             digest::of_known(source, &self.step.from, &self.attr, reading),
             digest::of_known(&self.core.job.target, path, now, reading),
         );
-        let failed = self.failed(Doing::Verify);
-        Ok(read.map_err(&failed)? == written.map_err(&failed)?)
+        let read = read.map_err(self.failed(Doing::Read))?;
+        Ok(read == written.map_err(self.failed(Doing::Verify))?)
     }
 
     async fn remove_obstacle(&self) -> Outcome<()> {

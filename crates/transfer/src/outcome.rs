@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use base::{Errno, RemotePath};
 
+use crate::flow::Side;
 use crate::step::Action;
 
 /// The operation that failed.
@@ -34,8 +35,27 @@ pub enum Doing {
     Rename,
     /// Deleting.
     Delete,
-    /// Comparing the copy with the source.
+    /// Reading the copy, to compare it with the source.
     Verify,
+}
+
+impl Doing {
+    /// The side on which it was done.
+    pub(crate) fn side(self) -> Side {
+        match self {
+            Doing::LookSource | Doing::ListSource | Doing::Read => Side::Source,
+            Doing::LookTarget
+            | Doing::ListTarget
+            | Doing::MakeDir
+            | Doing::Make
+            | Doing::Write
+            | Doing::SetAttr
+            | Doing::Sync
+            | Doing::Rename
+            | Doing::Delete
+            | Doing::Verify => Side::Target,
+        }
+    }
 }
 
 impl fmt::Display for Doing {

@@ -168,7 +168,7 @@ async fn list_within(
             match attr {
                 Ok(attr) => listed.entries.push((entry.name, attr)),
                 Err(Errno::ENOENT) => {}
-                Err(errno) if is_lost(errno) => return Err(errno),
+                Err(errno) if is_lost(&**remote, errno) => return Err(errno),
                 Err(errno) => listed.failed.push((entry.name, errno)),
             }
         }

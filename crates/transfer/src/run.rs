@@ -209,10 +209,12 @@ impl Run {
 }
 
 /// Makes the directory that the step is in. To be called before something is written for it.
-pub(crate) async fn ready(step: &Step) -> Result<(), Problem> {
-    step.dir.ready_for_change().await.map_err(|errno| match errno {
-        Errno::EHOSTDOWN | Errno::ETIMEDOUT => Problem::failed(&step.name, Doing::MakeDir)(errno),
-        _ => Problem::NoDirectory { name: step.name.clone() },
+pub(crate) async fn ready(core: &Core, step: &Step) -> Result<(), Problem> {
+    step.dir.ready_for_change().await.map_err(|errno| {
+        match is_lost(&*core.job.target.remote, errno) {
+            true => Problem::failed(&step.name, Doing::MakeDir)(errno),
+            false => Problem::NoDirectory { name: step.name.clone() },
+        }
     })
 }
 
@@ -235,7 +237,7 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
     match &step.action {
         Action::Nothing => {
             // A run that still needs what is removed finds that the file is there.
-            if !step.partials.is_empty() && ready(step).await.is_ok() {
+            if !step.partials.is_empty() && ready(core, step).await.is_ok() {
                 copy::remove_stale(core, step).await;
             }
             Ok(Copied::default())
@@ -266,14 +268,14 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
             Err(no_stream_for_xattrs(&step.name))
         }
         Action::Copy(_) if step.attr.kind == FileKind::Regular => {
-            ready(step).await?;
+            ready(core, step).await?;
             if core.job.options.hard_links && !core.knows_links(step) {
                 core.links_unknown.store(true, Ordering::Relaxed);
             }
             copy::file(core, step, left).await
         }
         Action::Copy(_) if core.makes_special(step) => {
-            ready(step).await?;
+            ready(core, step).await?;
             copy::special(core, step, left).await.map(|()| Copied::default())
         }
         Action::Copy(_) => Err(Problem::Other {
@@ -282,11 +284,11 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
                 .to_owned(),
         }),
         Action::MakeLink(_) => {
-            ready(step).await?;
+            ready(core, step).await?;
             copy::symlink(core, step, left).await.map(|()| Copied::default())
         }
         Action::HardLink { first } => {
-            ready(step).await?;
+            ready(core, step).await?;
             copy::hard_link(core, step, first, left).await
         }
     }

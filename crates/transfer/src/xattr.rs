@@ -77,7 +77,7 @@ pub(crate) async fn write(remote: &dyn Remote, path: &RemotePath, list: &List) -
     for (name, value) in list {
         match remote.setxattr(path, name, value.clone().into(), SetXattr::Either).await {
             Ok(()) => {}
-            Err(errno) if is_lost(errno) => return Err(errno),
+            Err(errno) if is_lost(remote, errno) => return Err(errno),
             Err(errno) => {
                 tracing::debug!("{path}: {} is refused: {errno}", name.escape_ascii());
                 refused += 1;

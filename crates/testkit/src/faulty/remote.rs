@@ -410,6 +410,10 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
         self.link.borrow().is_disconnected() || self.inner.is_disconnected()
     }
 
+    fn may_be_lost(&self) -> bool {
+        self.inner.may_be_lost()
+    }
+
     async fn disconnected(&self) {
         let mut link = self.link.subscribe();
         tokio::select! {

@@ -275,6 +275,10 @@ impl Remote for MemRemote {
         .await
     }
 
+    fn may_be_lost(&self) -> bool {
+        self.options.may_be_lost
+    }
+
     /// As `sshoal helper`, which also identifies files.
     fn reads_files(&self) -> bool {
         self.state.lock().tree.shows_inodes()

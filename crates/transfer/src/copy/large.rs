@@ -16,7 +16,7 @@ use super::{Attempt, Copy, Outcome, Temporary, pieces};
 use crate::events::Progress;
 use crate::flow::Side;
 use crate::outcome::{Doing, Problem};
-use crate::run::{Copied, is_lost};
+use crate::run::Copied;
 use crate::task::ended;
 use crate::temporary::Partial;
 
@@ -81,7 +81,7 @@ impl<'a> Copy<'a> {
         if matches!(problem, Problem::Differs { .. }) || self.core.job.options.no_partial {
             return true;
         }
-        if problem.errno().is_some_and(is_lost) {
+        if self.core.loss(problem).is_some() {
             return false;
         }
         let (Some(name), Ok(attr)) = (path.file_name(), self.target().lstat(path).await) else {

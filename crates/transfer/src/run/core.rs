@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use base::{Attr, AttrChange, Errno, FileKind, RemotePath, Result};
+use base::{Attr, AttrChange, Errno, FileKind, Remote, RemotePath, Result};
 use tokio::sync::{OnceCell, Semaphore, watch};
 
 use super::Copied;
@@ -72,9 +72,9 @@ struct Totals {
     limited: bool,
 }
 
-/// Whether the run cannot go on after this error.
-pub(crate) fn is_lost(errno: Errno) -> bool {
-    matches!(errno, Errno::EHOSTDOWN | Errno::ETIMEDOUT)
+/// Whether the remote is lost, if this is its error, so that the run cannot go on.
+pub(crate) fn is_lost(remote: &dyn Remote, errno: Errno) -> bool {
+    matches!(errno, Errno::EHOSTDOWN | Errno::ETIMEDOUT) && remote.may_be_lost()
 }
 
 impl Core {
@@ -244,11 +244,23 @@ impl Core {
         }
     }
 
+    /// The error with which a remote was lost, if that is the problem.
+    pub(crate) fn loss(&self, problem: &Problem) -> Option<Errno> {
+        let Problem::Failed { name, doing, errno } = problem else { return None };
+        let is_loss = match doing.side() {
+            Side::Source => {
+                let mut sources = self.job.sources.iter();
+                let of_it = sources.find(|source| name.is_within(&source.to));
+                of_it.is_some_and(|source| is_lost(&*source.tree.remote, *errno))
+            }
+            Side::Target => is_lost(&*self.job.target.remote, *errno),
+        };
+        is_loss.then_some(*errno)
+    }
+
     /// Notes a problem. One that ends the run is not an entry's.
     pub(crate) fn problem(&self, problem: &Problem) {
-        if let Some(errno) = problem.errno()
-            && is_lost(errno)
-        {
+        if let Some(errno) = self.loss(problem) {
             return self.stop(Stop::Lost(errno));
         }
         let mut totals = self.totals();
@@ -326,7 +338,7 @@ impl Core {
         let bytes = end.as_ref().map_or(0, |copied| copied.bytes);
         if let Some(problem) = problem {
             self.problem(problem);
-            if problem.errno().is_some_and(is_lost) {
+            if self.loss(problem).is_some() {
                 return;
             }
         }

@@ -228,7 +228,7 @@ async fn prepare(core: &Core, step: &Step, remote_side: Side) -> Result<bool, Pr
         }
         return Ok(true);
     }
-    run::ready(step).await?;
+    run::ready(core, step).await?;
     if remote_side == Side::Source {
         copy::remove_stale(core, step).await;
     }

@@ -320,3 +320,52 @@ async fn a_full_disk_keeps_only_what_the_next_run_continues() {
         assert_eq!(temporaries(&snapshot(&*target).await).len(), 0);
     }
 }
+
+/// A directory of this machine in which a network file system is mounted whose server is down.
+fn with_mount_that_is_down(errno: Errno) -> Arc<MemRemote> {
+    let options =
+        testkit::mem::Options { listing_attrs: false, may_be_lost: false, ..Default::default() };
+    let remote = Arc::new(MemRemote::with(options));
+    for file in ["a", "mnt/f", "z"] {
+        remote.put_file(file, "content");
+    }
+    remote.set_unseen("mnt", errno);
+    remote
+}
+
+#[tokio::test]
+async fn a_mounted_file_system_that_is_down_does_not_end_the_copy() {
+    for errno in [Errno::EHOSTDOWN, Errno::ETIMEDOUT] {
+        let failed = |doing| Problem::Failed { name: path("mnt"), doing, errno };
+        let target = Arc::new(MemRemote::new());
+        let outcome = copy(&with_mount_that_is_down(errno), &target).await;
+        assert_eq!((outcome.stopped, outcome.problems), (None, vec![failed(Doing::LookSource)]));
+        assert_eq!(target.names(""), ["a", "z"]);
+
+        let source = mem(|remote| {
+            remote.put_file("b", "content");
+            remote.put_file("mnt/f", "content");
+        });
+        let target = with_mount_that_is_down(errno);
+        let outcome = copy(&source, &target).await;
+        assert_eq!((outcome.stopped, outcome.problems), (None, vec![failed(Doing::LookTarget)]));
+        assert_eq!(target.content("b"), b"content");
+    }
+}
+
+#[tokio::test]
+async fn a_directory_of_a_mounted_file_system_that_is_down_is_one_reason() {
+    let options = testkit::mem::Options { may_be_lost: false, ..Default::default() };
+    let source = mem(|remote| {
+        remote.put_file("d/f", "content");
+        remote.put_file("z", "content");
+    });
+    let target = Arc::new(FaultyRemote::new(Arc::new(MemRemote::with(options))));
+    target.fail(Call::Mkdir, 1, Errno::EHOSTDOWN);
+    let outcome = copy(&source, &target).await;
+    let (name, doing, errno) = (path("d"), Doing::MakeDir, Errno::EHOSTDOWN);
+    let reason = Problem::Failed { name, doing, errno };
+    let problems = [reason, Problem::NoDirectory { name: path("d/f") }];
+    assert_eq!((outcome.stopped, outcome.problems), (None, problems.into()));
+    assert_eq!(outcome.counts.files_copied, 1);
+}

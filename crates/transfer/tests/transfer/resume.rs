@@ -201,7 +201,7 @@ async fn here_what_has_another_name_or_a_writer_is_not_continued() {
         let mut job = job(source.clone(), faulty, Options::default());
         job.target.local = Some(dir.path().to_owned());
         let outcome = transfer::engine::copy(job, Arc::new(transfer::Silent)).await.unwrap();
-        assert!(outcome.stopped.is_some());
+        assert_eq!((outcome.stopped, outcome.problems_total), (None, 1), "{outcome:#?}");
         let left = dir.path().join(temporaries(&snapshot(&*local).await)[0].trim_matches('"'));
         let writer = std::fs::OpenOptions::new().write(true).open(&left).unwrap();
         match busy {
