@@ -145,6 +145,14 @@ pub enum Problem {
         /// Size or digest.
         what: &'static str,
     },
+    /// It was copied, and lacks extended attributes.
+    #[error("{name}: {count} extended attributes were refused by the file system of the target")]
+    RefusedXattrs {
+        /// Relative to the target.
+        name: RemotePath,
+        /// How many it lacks.
+        count: usize,
+    },
     /// `-x` may enter other file systems of the source.
     #[error(
         "{name}: the source does not distinguish its file systems, so -x may enter others; exclude \
@@ -196,9 +204,7 @@ impl Problem {
 
     /// The target's file system has refused `count` extended attributes.
     pub(crate) fn refused_xattrs(name: &RemotePath, count: usize) -> Problem {
-        let words =
-            format!("{count} extended attributes were refused by the file system of the target");
-        Problem::Other { name: name.clone(), words }
+        Problem::RefusedXattrs { name: name.clone(), count }
     }
 
     /// The entry, relative to the target.
@@ -212,6 +218,7 @@ impl Problem {
             | Problem::NoDirectory { name }
             | Problem::DirectoryInTheWay { name }
             | Problem::Differs { name, .. }
+            | Problem::RefusedXattrs { name, .. }
             | Problem::SourceFileSystems { name }
             | Problem::TargetFileSystems { name }
             | Problem::Other { name, .. } => name,
@@ -230,6 +237,7 @@ impl Problem {
             | Problem::NoDirectory { name }
             | Problem::DirectoryInTheWay { name }
             | Problem::Differs { name, .. }
+            | Problem::RefusedXattrs { name, .. }
             | Problem::SourceFileSystems { name }
             | Problem::TargetFileSystems { name }
             | Problem::Other { name, .. } => *name = name.moved(from, to).unwrap_or(name.clone()),

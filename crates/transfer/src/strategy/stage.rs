@@ -163,8 +163,8 @@ impl<'a> Completion<'a> {
     /// Removes an entry that failed: it may be a file as the stream has left it, and that is not
     /// whole. False if such files remain.
     async fn remove_failed(&self, path: &RemotePath, problem: &Problem) -> bool {
-        // The name may lead to the other file, which is complete.
-        if matches!(problem, Problem::NameCollision { .. }) {
+        // The name may lead to the other file, which is complete. So is what lacks attributes.
+        if matches!(problem, Problem::NameCollision { .. } | Problem::RefusedXattrs { .. }) {
             return true;
         }
         let remote = &self.connected.connection.remote;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use base::{Errno, Name};
 use local::Local;
 use testkit::faulty::Which;
-use testkit::{Call, FaultyRemote, MemRemote};
+use testkit::{Call, FaultyRemote, MemRemote, path};
 use transfer::strategy::{CopyRequest, Direction};
 use transfer::tar::stage;
-use transfer::{Options, Owners};
+use transfer::{Options, Owners, Problem, Xattrs};
 
 use super::super::shell::LocalShell;
 use super::{CHANGED, Server, answers, request, run, run_well, tree};
@@ -171,6 +171,30 @@ async fn a_stage_keeps_its_name_if_a_file_in_it_fails() {
     // Neither deleted nor named: what is left out may be of a run that fails.
     assert!(!remote.exists("tree"));
     assert!(copied.notes[0].starts_with("not all in it is to be there that '"), "{copied:#?}");
+}
+
+/// Their content is complete.
+#[tokio::test]
+async fn entries_whose_attributes_are_refused_stay_in_a_stage() {
+    for marked in ["sub/two", "sub"] {
+        let source = tree();
+        let flags = rustix::fs::XattrFlags::empty();
+        let place = source.path().join("tree").join(marked);
+        rustix::fs::setxattr(place, "user.note", b"x", flags).unwrap();
+        let options = Options { xattrs: Xattrs::Users, ..Options::default() };
+        let (remote, shell) = staged_with("gnu", &options);
+        let stage = remote.names("").pop().unwrap();
+        // Nothing has to be deleted.
+        remote.remove(&format!("{stage}/other"));
+        remote.set_mtime(&format!("{stage}/sub"), 5);
+        let faulty = Arc::new(FaultyRemote::new(remote.clone()));
+        faulty.fail_always(Call::Setxattr, Errno::EOPNOTSUPP);
+        let request = push_with(source.path(), options);
+        let copied = run(request, &Server::new(faulty, shell)).await.unwrap();
+        let name = path(&format!("tree/{marked}"));
+        assert_eq!(copied.outcome.problems, [Problem::RefusedXattrs { name, count: 1 }]);
+        assert_is_whole(&remote);
+    }
 }
 
 /// As a stage on a network file system. Nothing is mounted in it.
