@@ -50,10 +50,14 @@ pub struct Entry<'a> {
     pub problem: Option<&'a Problem>,
 }
 
-/// Observes each entry. Called from several threads, and must not block.
+/// Observes each entry and each problem. Called from several threads, and must not block.
 pub trait Events: Send + Sync + 'static {
     /// An entry has its result.
     fn entry(&self, entry: Entry<'_>);
+
+    /// A problem that is not the result of an entry: of a source, of a directory that cannot be
+    /// listed, of an entry that cannot be inspected.
+    fn problem(&self, _problem: &Problem) {}
 }
 
 /// Ignores all entries.

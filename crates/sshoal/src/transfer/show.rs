@@ -244,6 +244,12 @@ impl Events for Show {
             _ => {}
         }
     }
+
+    fn problem(&self, problem: &transfer::Problem) {
+        if self.mode == Mode::Json {
+            self.print_json(&problem_json(problem));
+        }
+    }
 }
 
 /// The action on an entry, in one word.
@@ -319,6 +325,15 @@ fn entry_json(entry: &Entry<'_>) -> Value {
     event
 }
 
+fn problem_json(problem: &transfer::Problem) -> Value {
+    let (name, bytes) = name_json(problem.name().as_bytes());
+    let mut event = json!({"event": "problem", "name": name, "problem": problem.to_string()});
+    if let Some(bytes) = bytes {
+        event["name_bytes"] = bytes;
+    }
+    event
+}
+
 fn summary_json(direction: Direction, copied: &Copied) -> Value {
     let Copied { outcome, engines, notes, .. } = copied;
     let mut summary = json!(outcome.counts);
@@ -334,6 +349,8 @@ fn summary_json(direction: Direction, copied: &Copied) -> Value {
         ("stopped", json!(stopped)),
         ("hard_links_unknown", json!(outcome.links_unknown)),
         ("problems", json!(outcome.problems_total)),
+        ("deletions_withheld", json!(outcome.deletions_withheld)),
+        ("deletions_limited", json!(outcome.deletions_limited)),
         ("seconds", json!(outcome.elapsed.as_secs_f64())),
         ("limited_by", json!(limit(copied))),
         ("notes", json!(notes)),
@@ -446,6 +463,21 @@ mod tests {
         progress.files_planned.store(1, Ordering::Relaxed);
         show.frame();
         assert!(show.bar.message().ends_with("0 of 1+ files"), "{}", show.bar.message());
+    }
+
+    #[test]
+    fn json_has_each_problem_and_the_deletions_that_were_withheld() {
+        let name = base::RemotePath::parse(b"a\xff").unwrap();
+        let event = problem_json(&transfer::Problem::Vanished { name });
+        assert_eq!((&event["event"], &event["name_bytes"]), (&json!("problem"), &json!(b"a\xff")));
+        assert!(event["problem"].as_str().unwrap().contains("vanished"), "{event}");
+        let outcome =
+            Outcome { deletions_withheld: 2, deletions_limited: true, ..Outcome::default() };
+        let (engines, notes, link_share) = (Vec::new(), Vec::new(), None);
+        let copied = Copied { outcome, engines, notes, link_share };
+        let summary = summary_json(Direction::Pull, &copied);
+        assert_eq!(summary["deletions_withheld"], 2);
+        assert_eq!(summary["deletions_limited"], true);
     }
 
     #[test]

@@ -258,10 +258,18 @@ impl Core {
         is_loss.then_some(*errno)
     }
 
-    /// Notes a problem. One that ends the run is not an entry's.
+    /// Notes and shows a problem that is not the result of an entry.
     pub(crate) fn problem(&self, problem: &Problem) {
+        if self.note_problem(problem) {
+            self.events.problem(problem);
+        }
+    }
+
+    /// Notes a problem; false if it ends the run, and so is not an entry's.
+    fn note_problem(&self, problem: &Problem) -> bool {
         if let Some(errno) = self.loss(problem) {
-            return self.stop(Stop::Lost(errno));
+            self.stop(Stop::Lost(errno));
+            return false;
         }
         let mut totals = self.totals();
         totals.problems_total += 1;
@@ -272,6 +280,7 @@ impl Core {
         {
             totals.problems[at] = problem.clone();
         }
+        true
     }
 
     /// Notes how a step ended. Of a directory only the event of a failure is not left for later.
@@ -336,11 +345,8 @@ impl Core {
         };
         let problem = end.as_ref().err();
         let bytes = end.as_ref().map_or(0, |copied| copied.bytes);
-        if let Some(problem) = problem {
-            self.problem(problem);
-            if self.loss(problem).is_some() {
-                return;
-            }
+        if problem.is_some_and(|problem| !self.note_problem(problem)) {
+            return;
         }
         match &end {
             Err(_) => self.totals().counts.failed += 1,
@@ -358,7 +364,9 @@ impl Core {
     ) {
         match end {
             Ok(()) => self.totals().counts.deleted += 1,
-            Err(problem) => self.problem(problem),
+            Err(problem) => {
+                self.note_problem(problem);
+            }
         }
         let (action, problem) = (&Action::Delete, end.err());
         self.events.entry(Entry { name, kind, bytes: 0, action, problem });

@@ -17,7 +17,7 @@ use crate::engine;
 use crate::events::{Entry, Events, Progress};
 use crate::job::{Job, JobError, Source, Tree};
 use crate::options::Options;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Problem};
 use crate::plan::Ahead;
 use crate::run::Run;
 use crate::shell::Shell;
@@ -476,6 +476,10 @@ impl Events for Renamed {
         let problem = entry.problem.map(|problem| problem.renamed(&self.from, &self.to));
         let (name, problem) = (name.as_ref().unwrap_or(entry.name), problem.as_ref());
         self.display.entry(Entry { name, problem, ..entry });
+    }
+
+    fn problem(&self, problem: &Problem) {
+        self.display.problem(&problem.renamed(&self.from, &self.to));
     }
 }
 

@@ -104,9 +104,11 @@ impl Counters {
     pub(super) fn refused(&mut self, name: &RemotePath, finished: Finished) {
         self.owners_refused |= finished.owner_refused;
         if finished.xattrs_refused > 0 {
+            let problem = Problem::refused_xattrs(name, finished.xattrs_refused);
+            self.events.problem(&problem);
             self.problems_total += 1;
             if self.problems.len() < PROBLEMS_KEPT {
-                self.problems.push(Problem::refused_xattrs(name, finished.xattrs_refused));
+                self.problems.push(problem);
             }
         }
     }

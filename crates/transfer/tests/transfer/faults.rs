@@ -8,8 +8,8 @@ use testkit::{Call, FaultyRemote, MemRemote, path};
 use transfer::{Doing, Options, Problem, Stop};
 
 use crate::kit::{
-    Snapshot, assert_equal, content, copy, copy_well, copy_with, job, mem, read, set_time,
-    snapshot, temporaries,
+    Notes, Snapshot, assert_equal, content, copy, copy_well, copy_with, job, mem, read, set_time,
+    snapshot, temporaries, watched,
 };
 
 /// A tree with something of each kind, old and new.
@@ -368,4 +368,21 @@ async fn a_directory_of_a_mounted_file_system_that_is_down_is_one_reason() {
     let problems = [reason, Problem::NoDirectory { name: path("d/f") }];
     assert_eq!((outcome.stopped, outcome.problems), (None, problems.into()));
     assert_eq!(outcome.counts.files_copied, 1);
+}
+
+#[tokio::test]
+async fn a_problem_that_is_not_of_an_entry_is_shown_by_itself() {
+    let source = Arc::new(FaultyRemote::new(mem(|remote| {
+        remote.put_file("d/f", "content");
+        remote.put_file("e", "content");
+    })));
+    // That of `d`.
+    source.fail(Call::Opendir, 2, Errno::EACCES);
+    let target = Arc::new(FaultyRemote::new(mem(|_| {})));
+    target.fail_always(Call::Write, Errno::EIO);
+    let notes = Arc::new(Notes::default());
+    let outcome = watched(job(source, target, Options::default()), notes.clone()).await;
+    assert_eq!(outcome.problems_total, 2, "{outcome:#?}");
+    let (name, doing, errno) = (path("d"), Doing::ListSource, Errno::EACCES);
+    assert_eq!(notes.problems(), [Problem::Failed { name, doing, errno }]);
 }

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use base::{Access, Attr, AttrChange, FileKind, OpenFlags, Remote, RemotePath, Timestamp};
 use local::Local;
 use testkit::{MemRemote, path};
-use transfer::{Action, Entry, Events, Job, Options, Outcome, Silent, Source, Tree, engine};
+use transfer::{
+    Action, Entry, Events, Job, Options, Outcome, Problem, Silent, Source, Tree, engine,
+};
 
 /// What a copy must keep of one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -178,7 +180,7 @@ pub(crate) fn content(len: usize, seed: u32) -> Vec<u8> {
 
 /// Notes all events.
 #[derive(Default)]
-pub(crate) struct Notes(Mutex<Vec<(String, Action, bool)>>);
+pub(crate) struct Notes(Mutex<Vec<(String, Action, bool)>>, Mutex<Vec<Problem>>);
 
 impl Notes {
     /// What was done with which entry, in the order of names; those that changed nothing left out.
@@ -194,11 +196,20 @@ impl Notes {
         changes.sort_by(|a, b| a.0.cmp(&b.0));
         changes
     }
+
+    /// The problems that are not those of entries.
+    pub(crate) fn problems(&self) -> Vec<Problem> {
+        self.1.lock().unwrap().clone()
+    }
 }
 
 impl Events for Notes {
     fn entry(&self, entry: Entry<'_>) {
         let failed = entry.problem.is_some();
         self.0.lock().unwrap().push((entry.name.to_string(), entry.action.clone(), failed));
+    }
+
+    fn problem(&self, problem: &Problem) {
+        self.1.lock().unwrap().push(problem.clone());
     }
 }

@@ -172,3 +172,15 @@ fn a_dry_run_names_no_engine_and_no_rate() {
     let told = super::summary(&ends(&world, "pull", &[&from, near, "--json"], 0));
     assert_eq!(told["engines"], serde_json::json!(["local"]));
 }
+
+#[test]
+fn json_shows_a_problem_that_is_not_of_an_entry() {
+    let world = World::new();
+    let (from, near) = (far(&world, &world.served("absent")), world.local("near"));
+    let words = [&from, near.to_str().unwrap(), "--json", "--engine", "sftp"];
+    let ended = ends(&world, "pull", &words, 1);
+    let shown: serde_json::Value =
+        serde_json::from_str(ended.stdout.lines().next().unwrap()).unwrap();
+    assert_eq!((&shown["event"], &shown["name"]), (&"problem".into(), &"absent".into()));
+    assert!(shown["problem"].as_str().unwrap().contains("No such file"), "{ended:?}");
+}
