@@ -171,6 +171,14 @@ pub enum Problem {
         /// Relative to the target.
         name: RemotePath,
     },
+    /// A pushed tree has not got its name.
+    #[error("{name}: something in it has failed, so it is still called '{stage}'; copy again")]
+    Unnamed {
+        /// Relative to the target.
+        name: RemotePath,
+        /// Its path at the target.
+        stage: RemotePath,
+    },
     /// A message of an engine.
     #[error("{name}: {words}")]
     Other {
@@ -221,6 +229,7 @@ impl Problem {
             | Problem::RefusedXattrs { name, .. }
             | Problem::SourceFileSystems { name }
             | Problem::TargetFileSystems { name }
+            | Problem::Unnamed { name, .. }
             | Problem::Other { name, .. } => name,
         }
     }
@@ -240,6 +249,7 @@ impl Problem {
             | Problem::RefusedXattrs { name, .. }
             | Problem::SourceFileSystems { name }
             | Problem::TargetFileSystems { name }
+            | Problem::Unnamed { name, .. }
             | Problem::Other { name, .. } => *name = name.moved(from, to).unwrap_or(name.clone()),
         }
         if let Problem::Other { words, .. } = &mut renamed {

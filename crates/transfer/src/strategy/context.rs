@@ -449,6 +449,11 @@ impl Context {
         Ok(outcome)
     }
 
+    /// Shows a problem that no run has found.
+    pub(super) fn show_problem(&self, problem: &Problem) {
+        self.display.problem(problem);
+    }
+
     fn wrong_job(&self, error: JobError) -> CopyError {
         let path = match self.request.direction {
             Direction::Pull => self.request.local[0].printable(),

@@ -1,7 +1,7 @@
 //! What streams and runs have done, and the one outcome that it adds up to.
 
 use super::Copied;
-use crate::outcome::{Outcome, Stop};
+use crate::outcome::{Outcome, Problem, Stop};
 use crate::tar::{Link, StreamOutcome};
 
 /// What has been done so far.
@@ -52,6 +52,15 @@ impl Results {
     /// The user asked for the end before a run started.
     pub(super) fn interrupted(&mut self) {
         self.runs = Some(Outcome { stopped: Some(Stop::Asked), ..Outcome::default() });
+    }
+
+    /// A pushed tree does not get its name, because of this problem. The deletions in it that were
+    /// withheld are not the user's.
+    pub(super) fn keep_stage(&mut self, problem: Problem, withheld: u64) {
+        let runs = self.runs.get_or_insert_default();
+        runs.problems.push(problem);
+        runs.problems_total += 1;
+        runs.deletions_withheld -= withheld.min(runs.deletions_withheld);
     }
 
     /// Whether a run ended early.

@@ -133,14 +133,21 @@ impl<'a> Completion<'a> {
             is_partial |= !self.remove_failed(&tree.path_of(problem.name()), problem).await;
         }
         if is_partial || outcome.deletions_withheld > 0 {
-            let why = match is_partial {
-                true => "so much has failed",
-                false => "not all in it is to be there",
-            };
-            results.note(format!("{why} that '{}' keeps this name for now", self.own));
+            let problem = self.unnamed();
+            self.context.show_problem(&problem);
+            results.keep_stage(problem, outcome.deletions_withheld);
             return Ok(false);
         }
         Ok(true)
+    }
+
+    /// The tree is not at the target under its name.
+    fn unnamed(&self) -> Problem {
+        let name = match self.source.1.is_root() {
+            false => self.source.1.clone(),
+            true => RemotePath::from_names([&self.stage.name]),
+        };
+        Problem::Unnamed { name, stage: self.own.clone() }
     }
 
     /// Gives the tree its name; true as [`Completion::run`] returns it.

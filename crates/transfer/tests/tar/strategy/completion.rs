@@ -167,10 +167,14 @@ async fn a_stage_keeps_its_name_if_a_file_in_it_fails() {
     let faulty = Arc::new(FaultyRemote::new(remote.clone()));
     faulty.fail_always(Call::Write, Errno::EACCES);
     let copied = run(push(source.path()), &Server::new(faulty, shell)).await.unwrap();
-    assert_eq!(copied.outcome.problems.len(), 1, "{copied:#?}");
+    let [write, unnamed] = &copied.outcome.problems[..] else { panic!("{copied:#?}") };
+    assert_eq!((write.name(), copied.outcome.problems_total), (&path("tree/sub/two"), 2));
     // Neither deleted nor named: what is left out may be of a run that fails.
     assert!(!remote.exists("tree"));
-    assert!(copied.notes[0].starts_with("not all in it is to be there that '"), "{copied:#?}");
+    let stage = path(&remote.names("")[0]);
+    assert_eq!(*unnamed, Problem::Unnamed { name: path("tree"), stage });
+    // The user has not asked for any deletion.
+    assert_eq!(copied.outcome.deletions_withheld, 0);
 }
 
 /// Their content is complete.
