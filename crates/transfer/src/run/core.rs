@@ -307,9 +307,14 @@ impl Core {
         self.entry_ended(&step.name, step.attr.kind, &step.action, end);
     }
 
-    /// Takes back that a step has ended well with these bytes: it has to be done again.
-    pub(crate) fn take_back(&self, action: &Action, bytes: u64) {
+    /// Takes back how a step has ended, with these bytes if it has not failed: it has to be done
+    /// again.
+    pub(crate) fn take_back(&self, action: &Action, counted: Option<Copied>) {
         let counts = &mut self.totals().counts;
+        let Some(Copied { bytes, .. }) = counted else {
+            counts.failed -= 1;
+            return;
+        };
         match action {
             Action::Copy(_) => {
                 counts.files_copied -= 1;

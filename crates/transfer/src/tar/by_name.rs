@@ -86,7 +86,7 @@ impl Pending {
 
 /// How a stream ended.
 struct StreamEnd {
-    /// Entries that were copied.
+    /// Entries that were copied with all that they are to have.
     entries: u64,
     /// Entries that the run may have to copy.
     copied: Vec<CopiedEntry>,
@@ -287,7 +287,7 @@ async fn check(
         .await,
     );
     let retry = |one: CopiedEntry| {
-        core.take_back(&one.action, one.bytes);
+        core.take_back(&one.action, one.counted);
         one.into_step(source)
     };
     wrong.into_iter().map(retry).collect()

@@ -10,10 +10,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base::Errno;
 use local::Local;
-use testkit::{Call, FaultyRemote};
+use testkit::{Call, FaultyRemote, path};
 use transfer::strategy::{Copied, Direction};
 use transfer::tar::Streamed;
-use transfer::{Options, Tree, Xattrs};
+use transfer::unseen::ShellFind;
+use transfer::{Options, Problem, Tree, Xattrs};
 
 use super::by_name;
 use super::plain::plain;
@@ -287,5 +288,31 @@ async fn a_pushed_tree_of_such_names_is_compared_where_the_server_does_not_disti
             other => assert!(!is_kept && matches!(other, Streamed::Whole(_)), "{name}: {other:?}"),
         }
         assert_eq!(to.path().join(name).exists(), !is_kept);
+    }
+}
+
+/// Its content is there, and is in doubt as that of any other file.
+#[tokio::test]
+async fn a_file_by_name_whose_attributes_are_refused_is_checked_and_gets_its_further_names() {
+    for end in ["exit 0", "exit 2"] {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (one, two) = (from.path().join("one"), from.path().join("two"));
+        fs::write(&one, "content\0").unwrap();
+        // tar sends attributes of what has times within a second.
+        aged(&one, old() + Duration::from_millis(500));
+        fs::hard_link(&one, &two).unwrap();
+        let programs = tempfile::tempdir().unwrap();
+        let tar = format!("$real --pax-option='SCHILY.xattr.unknown.name:=value' \"$@\"; {end}");
+        let shell = LocalShell::with_tar(programs.path(), &tar);
+        let mut source = Tree::remote(plain(from.path()).await);
+        let root = from.path().to_str().unwrap().as_bytes().to_vec();
+        source.unseen = Some(Arc::new(ShellFind::new(LocalShell::plain(), root, false)));
+        let options = Options { hard_links: true, xattrs: Xattrs::All, ..Options::default() };
+        let (outcome, _) = by_name::copy_of(source, from.path(), to.path(), shell, &options).await;
+        let is_refusal = |it: &Problem| matches!(it, Problem::RefusedXattrs { .. });
+        assert!(outcome.problems.iter().all(is_refusal), "{outcome:#?}");
+        assert!(outcome.problems.iter().any(|it| it.name() == &path("one")), "{outcome:#?}");
+        let [one, two] = ["one", "two"].map(|name| fs::metadata(to.path().join(name)).unwrap());
+        assert_eq!((one.mtime(), one.ino()), (1_500_000_000, two.ino()), "{end}");
     }
 }

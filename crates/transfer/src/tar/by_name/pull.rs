@@ -27,7 +27,8 @@ pub(super) struct CopiedEntry {
     pub(super) from: RemotePath,
     /// What was done, as it was reported.
     pub(super) action: Action,
-    pub(super) bytes: u64,
+    /// What was counted; `None` if it was counted as failed, since it lacks extended attributes.
+    pub(super) counted: Option<Copied>,
     /// Its mtime is not set yet: its content is unconfirmed until tar has ended successfully.
     pub(super) unconfirmed: bool,
     /// Relative to the target.
@@ -204,12 +205,22 @@ impl Placer {
             self.core.refuse_owners();
         }
         step.action = action;
-        if finished.xattrs_refused > 0 {
-            let problem = Problem::refused_xattrs(&step.name, finished.xattrs_refused);
-            return self.core.ended(&step, Err(problem));
-        }
-        self.core.ended(&step, Ok(Copied { bytes, resumed: 0 }));
+        let end = match finished.xattrs_refused {
+            0 => Ok(Copied { bytes, resumed: 0 }),
+            refused => {
+                // It is there: its other names can be made.
+                if let Some(names) = &step.names
+                    && names.first == step.name
+                {
+                    names.done();
+                }
+                Err(Problem::refused_xattrs(&step.name, refused))
+            }
+        };
+        let counted = end.as_ref().ok().copied();
+        self.core.ended(&step, end);
         let Step { from, name, action, dir, attr: asked, .. } = step;
-        self.copied.push(CopiedEntry { from, action, bytes, unconfirmed, name, attr, asked, dir });
+        let copied = CopiedEntry { from, action, counted, unconfirmed, name, attr, asked, dir };
+        self.copied.push(copied);
     }
 }

@@ -303,7 +303,8 @@ async fn pull_files(
     let placer = Placer::new(core, pending);
     let End { done, why, link } = peer.receive(feeding, placer, Placer::unpack).await;
     let Placer { copied, left, .. } = done;
-    StreamEnd { entries: copied.len() as u64, copied, left, why, link }
+    let entries = copied.iter().filter(|one| one.counted.is_some()).count() as u64;
+    StreamEnd { entries, copied, left, why, link }
 }
 
 /// Sends the named files, and renames them to their names when tar has succeeded.
