@@ -12,8 +12,8 @@ pub enum Owners {
     /// The user who creates them.
     #[default]
     Leave,
-    /// The numeric ids of the source. After the first refusal by the system, as
-    /// [`Owners::Leave`].
+    /// The numeric ids of the source. An owner with a group that the target refuses is left for all
+    /// entries that are to have them.
     Numbers,
     /// As [`Owners::Numbers`], with these numbers changed.
     Mapped {

@@ -369,7 +369,7 @@ pub struct Outcome {
     pub deletions_withheld: u64,
     /// There were more deletions than `max_delete`.
     pub deletions_limited: bool,
-    /// Owners could not be set.
+    /// Some owners could not be set.
     pub owners_refused: bool,
     /// Hard links were to be preserved, and files were copied without knowing which of their names
     /// are of one file.

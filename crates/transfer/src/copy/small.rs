@@ -94,10 +94,11 @@ impl<'a> Copy<'a> {
         self.remove_obstacle().await?;
         let since = Instant::now();
         let wanted = attributes(self.core, &self.attr);
+        let owner = wanted.uid.zip(wanted.gid);
         let finish = Finish {
             perm: self.attr.perm,
             set_ids: self.core.set_ids_of(&self.attr),
-            owner: wanted.uid.zip(wanted.gid),
+            owner,
             mtime: Some(self.attr.mtime),
             fsync: self.core.job.options.fsync,
             xattrs: self.xattrs().await?,
@@ -114,7 +115,7 @@ impl<'a> Copy<'a> {
         })?;
         self.xattrs_refused.store(finished.xattrs_refused, Ordering::Relaxed);
         if finished.owner_refused {
-            self.core.refuse_owners();
+            self.core.refuse_owner(owner);
         }
         self.core.flow.waited(Side::Target, since);
         Progress::add(&self.core.progress.bytes_done, bytes);

@@ -1,19 +1,14 @@
 //! Which attributes an entry gets at the target, and which of them it lacks.
 
-use std::sync::atomic::Ordering;
-
 use base::{Attr, AttrChange, FileKind};
 
 use super::Core;
 use crate::plan::is_same_second;
 use crate::setid;
 
-/// Owner and group at the target, unless they are left.
+/// Owner and group at the target, unless it has refused them.
 fn owner(core: &Core, attr: &Attr) -> Option<(u32, u32)> {
-    if core.owners_refused.load(Ordering::Relaxed) {
-        return None;
-    }
-    core.job.options.owners.of(attr.uid, attr.gid)
+    core.job.options.owners.of(attr.uid, attr.gid).filter(|owner| !core.is_refused(*owner))
 }
 
 /// All that what has `attr` at the source is to have at the target. Set-ID bits are what is wished:

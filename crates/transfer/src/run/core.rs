@@ -1,6 +1,6 @@
 //! What all parts of a run share, and its counters.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,6 +28,9 @@ use crate::unseen::{Asked, Links};
 /// all of them, and a login for it takes as long as some thousand small files.
 const COMPARING: usize = 4096;
 
+/// Refused owners that are remembered: of more, each entry costs one more call. Some 1 MB.
+const REFUSED_OWNERS_LIMIT: usize = 1 << 16;
+
 /// What all parts of a run share.
 pub(crate) struct Core {
     pub(crate) job: Job,
@@ -38,7 +41,8 @@ pub(crate) struct Core {
     pub(crate) sink: Option<Arc<Sink>>,
     /// The sources by system calls, if they are local directories.
     pub(crate) here: Vec<Option<Arc<Sink>>>,
-    pub(crate) owners_refused: AtomicBool,
+    /// Owners with groups that the target has refused: they are left.
+    refused_owners: Mutex<HashSet<(u32, u32)>>,
     /// Hard links were to be preserved, and a file was copied without knowing its other names.
     pub(crate) links_unknown: AtomicBool,
     /// Hard links were to be preserved, and of the files whose other names are not known some are
@@ -94,7 +98,7 @@ impl Core {
             job,
             events,
             progress: Arc::default(),
-            owners_refused: AtomicBool::new(false),
+            refused_owners: Mutex::default(),
             links_unknown: AtomicBool::new(false),
             unlinked: Default::default(),
             deferred: Mutex::default(),
@@ -387,9 +391,21 @@ impl Core {
         self.totals().limited = true;
     }
 
-    /// Owners are refused: from now on they are left.
-    pub(crate) fn refuse_owners(&self) {
-        self.owners_refused.store(true, Ordering::Relaxed);
+    fn refused_owners(&self) -> MutexGuard<'_, HashSet<(u32, u32)>> {
+        self.refused_owners.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that the target has refused this owner and group: from now on they are left.
+    pub(crate) fn refuse_owner(&self, owner: Option<(u32, u32)>) {
+        let mut refused = self.refused_owners();
+        if refused.len() < REFUSED_OWNERS_LIMIT {
+            refused.extend(owner);
+        }
+    }
+
+    /// Whether the target has refused this owner and group.
+    pub(crate) fn is_refused(&self, owner: (u32, u32)) -> bool {
+        self.refused_owners().contains(&owner)
     }
 
     /// Owner and group that the file must have for its set-ID bits, where it may keep them and has
@@ -400,8 +416,9 @@ impl Core {
     }
 
     /// Sets attributes by `set` of an entry that has `attr` at the source. If the target refuses
-    /// owners, they are left out, from then on for all entries. Set-ID bits come last, and only if
-    /// `get` then returns the owner and group that they are meant for.
+    /// owner and group, these are left out, from then on for all entries that are to have them.
+    /// Set-ID bits come last, and only if `get` then returns the owner and group that they are meant
+    /// for.
     pub(crate) async fn set_attributes<S>(
         &self,
         attr: &Attr,
@@ -446,20 +463,20 @@ impl Core {
         mut change: AttrChange,
         set: impl Fn(AttrChange) -> F,
     ) -> Result<()> {
-        let mut owned = change.uid.is_some() || change.gid.is_some();
-        if owned && self.owners_refused.load(Ordering::Relaxed) {
-            (change.uid, change.gid, owned) = (None, None, false);
+        let mut owner = change.uid.zip(change.gid);
+        if owner.is_some_and(|owner| self.is_refused(owner)) {
+            (change.uid, change.gid, owner) = (None, None, None);
             if change.is_empty() {
                 return Ok(());
             }
         }
         match set(change).await {
-            Err(Errno::EPERM | Errno::EACCES | Errno::EINVAL) if owned => {
+            Err(Errno::EPERM | Errno::EACCES | Errno::EINVAL) if owner.is_some() => {
                 (change.uid, change.gid) = (None, None);
                 let set = set(change).await;
-                // Only then was it the owners that were refused.
+                // Only then was it the owner that was refused.
                 if set.is_ok() {
-                    self.refuse_owners();
+                    self.refuse_owner(owner);
                 }
                 set
             }
@@ -467,10 +484,11 @@ impl Core {
         }
     }
 
-    /// Whether nothing is set by this change, since it is of owners that are left.
+    /// Whether nothing is set by this change, since it is of an owner that is left.
     fn is_left(&self, change: &AttrChange) -> bool {
         let others = AttrChange { uid: None, gid: None, ..*change };
-        others.is_empty() && self.owners_refused.load(Ordering::Relaxed)
+        let owner = change.uid.zip(change.gid);
+        others.is_empty() && owner.is_some_and(|owner| self.is_refused(owner))
     }
 
     /// How it went so far.
@@ -486,7 +504,7 @@ impl Core {
             stopped: self.stop_reason(),
             deletions_withheld: totals.withheld,
             deletions_limited: totals.limited,
-            owners_refused: self.owners_refused.load(Ordering::Relaxed),
+            owners_refused: !self.refused_owners().is_empty(),
             links_unknown: self.links_unknown.load(Ordering::Relaxed)
                 || self.unlinked.iter().all(|is| is.load(Ordering::Relaxed)),
             elapsed: self.begun.elapsed(),

@@ -161,3 +161,27 @@ async fn owners_that_are_refused_once_are_left_and_nothing_was_set() {
     assert_eq!((outcome.counts.attrs_set, outcome.counts.unchanged), (0, 302), "{outcome:#?}");
     assert_eq!(target.attr("d/1").kind, FileKind::Regular);
 }
+
+#[tokio::test]
+async fn an_owner_that_is_refused_is_left_and_no_other_one() {
+    const FILES: u32 = 50;
+    let source = mem(|remote| {
+        for number in 0..FILES {
+            remote.put_file(&format!("{number}"), "content");
+        }
+    });
+    let owner = |number: u32| 5 + number % 2;
+    for number in 0..FILES {
+        let (uid, gid) = (Some(owner(number)), Some(7));
+        let change = AttrChange { uid, gid, ..AttrChange::default() };
+        source.setattr(&path(&format!("{number}")), change).await.unwrap();
+    }
+    let target = target(2000, 2000);
+    let faulty = Arc::new(FaultyRemote::new(target.clone()));
+    faulty.fail(Call::Fsetattr, 1, Errno::EINVAL);
+    let outcome = copy_with(&source, &faulty, options(Owners::Numbers, false)).await;
+    assert!(outcome.is_complete() && outcome.owners_refused, "{outcome:#?}");
+    let lacking = (0..FILES).filter(|it| target.attr(&format!("{it}")).uid != owner(*it));
+    let lacking: std::collections::BTreeSet<u32> = lacking.map(owner).collect();
+    assert_eq!(lacking.len(), 1, "{lacking:?}");
+}

@@ -202,7 +202,7 @@ impl Placer {
     fn ended(&mut self, mut step: Step, attr: Attr, put: Put) {
         let Put { action, bytes, received: Received { finished, unconfirmed } } = put;
         if finished.owner_refused {
-            self.core.refuse_owners();
+            self.core.refuse_owner(self.options.owners.of(attr.uid, attr.gid));
         }
         step.action = action;
         let end = match finished.xattrs_refused {
