@@ -54,13 +54,26 @@ pub(crate) async fn hard_link(
             remove_stale(core, step).await;
             Ok(Copied::default())
         }
-        // The server makes no hard links, or no more of this file: a copy takes more room.
-        Err(Problem::Failed {
-            errno: Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::EPERM | Errno::EMLINK,
-            ..
-        }) => super::file(core, step, left).await,
+        Err(Problem::Failed { errno, .. }) if is_refused(errno) => {
+            super::file(core, step, left).await
+        }
         Err(problem) => Err(problem),
     }
+}
+
+/// Whether the target makes no hard links, no more of this file, or none between these directories:
+/// a copy takes more room. A file system without hard links returns `EPERM`, which OpenSSH's server
+/// does not distinguish from `EACCES`; without permission, the copy fails, too.
+fn is_refused(errno: Errno) -> bool {
+    matches!(
+        errno,
+        Errno::ENOSYS
+            | Errno::EOPNOTSUPP
+            | Errno::EPERM
+            | Errno::EACCES
+            | Errno::EMLINK
+            | Errno::EXDEV
+    )
 }
 
 /// What takes one call to make.
