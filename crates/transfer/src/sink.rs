@@ -74,6 +74,9 @@ type Kept = VecDeque<(RemotePath, Arc<OwnedFd>)>;
 pub struct Sink {
     root: Arc<OwnedFd>,
     kept: Mutex<Kept>,
+    /// Directories that were synced.
+    #[cfg(test)]
+    pub(crate) synced: Mutex<Vec<RemotePath>>,
 }
 
 /// A file that is not whole.
@@ -106,7 +109,12 @@ impl Sink {
     pub fn open(path: impl AsRef<Path>) -> Result<Sink> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = openat(CWD, path.as_ref(), flags, Mode::empty()).map_err(errno)?;
-        Ok(Sink { root: Arc::new(root), kept: Mutex::default() })
+        Ok(Sink {
+            root: Arc::new(root),
+            kept: Mutex::default(),
+            #[cfg(test)]
+            synced: Mutex::default(),
+        })
     }
 
     fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
@@ -400,7 +408,10 @@ impl Sink {
     /// # Errors
     /// The system's.
     pub fn sync_dir(&self, path: &RemotePath) -> Result<()> {
-        fsync(self.open_dir(path)?).map_err(errno)
+        fsync(self.open_dir(path)?).map_err(errno)?;
+        #[cfg(test)]
+        self.synced.lock().unwrap().push(path.clone());
+        Ok(())
     }
 
     fn open_dir(&self, path: &RemotePath) -> Result<OwnedFd> {

@@ -1,14 +1,20 @@
 //! Archives are read back by this reader and by the system's tar; broken ones are refused.
 
 use std::io::{self, Read};
+use std::sync::Arc;
 
-use base::Timestamp;
+use base::{Name, Timestamp};
 use proptest::prelude::*;
+use testkit::path;
 
+use super::counters::Counters;
 use super::member::{Kind, Member};
 use super::reader::{self, Reader};
+use super::unpack::{Naming, Unpacker};
 use super::writer;
-use crate::options::Xattrs;
+use crate::events::Silent;
+use crate::options::{Options, Xattrs};
+use crate::sink::Sink;
 
 fn archive(members: &[(Member, Vec<u8>)]) -> Vec<u8> {
     let mut archive = Vec::new();
@@ -524,4 +530,37 @@ fn only_extended_attributes_that_are_wanted_are_kept() {
     let many: Vec<u8> =
         (0..5000).flat_map(|number| record(&format!("SCHILY.xattr.user.{number}"), b"")).collect();
     assert!(ends_with(&extension(b'x', &many), Xattrs::Users).is_err());
+}
+
+/// A run that copies the rest finds these directories there.
+#[test]
+fn the_names_of_a_broken_archive_are_synced() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("to")).unwrap();
+    let directory = Member {
+        path: b"tree/".to_vec(),
+        kind: Kind::Directory,
+        link: Vec::new(),
+        perm: 0o755,
+        uid: 0,
+        gid: 0,
+        mtime: Timestamp::from_secs(1),
+        stored_bytes: 0,
+        sparse_bytes: None,
+        device: 0,
+        xattrs: Vec::new(),
+    };
+    let archive = archive(&[(directory, Vec::new())]);
+    for (fsync, synced) in [(true, &[path("to"), path("")][..]), (false, &[])] {
+        let sink = Sink::open(dir.path()).unwrap();
+        let options = Options { fsync, ..Options::default() };
+        let top = Some(Name::new(b"tree").unwrap());
+        let naming = Naming { top, to: path("tree"), is_directory: None };
+        let mut counters = Counters::new(Arc::default(), Arc::new(Silent));
+        let target = path("to");
+        let unpacker = Unpacker::new(&sink, &target, &naming, &options, &mut counters);
+        assert!(unpacker.run(&archive[..512]).is_err());
+        assert!(dir.path().join("to/tree").is_dir());
+        assert_eq!(*sink.synced.lock().unwrap(), synced);
+    }
 }

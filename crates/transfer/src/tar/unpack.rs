@@ -112,17 +112,23 @@ impl<'a> Unpacker<'a> {
     pub(super) fn run(mut self, input: impl BufRead) -> io::Result<()> {
         let mut reader = Reader::new(input, self.options.xattrs);
         let unpacked = self.members(&mut reader);
-        // Of a broken archive too: what has its time already need not be copied again.
+        // Of a broken archive too: what has its time already need not be copied again, and the run
+        // that copies the rest syncs only what it changes itself.
         self.leave_directories(None);
+        let synced = self.sync_names();
         unpacked?;
-        if self.options.fsync {
-            // The names of what was asked for, and of the target where it is new.
-            for above in [self.target, &RemotePath::root()] {
-                let synced = self.sink.sync_dir(above);
-                synced.map_err(|errno| io::Error::from_raw_os_error(errno.raw()))?;
-            }
-        }
+        synced.map_err(|errno| io::Error::from_raw_os_error(errno.raw()))?;
         pass_trailer(reader)
+    }
+
+    /// With `fsync`, writes the names of what was asked for, and of the target where it is new, to
+    /// the disk.
+    fn sync_names(&self) -> base::Result<()> {
+        if !self.options.fsync {
+            return Ok(());
+        }
+        self.sink.sync_dir(self.target)?;
+        self.sink.sync_dir(&RemotePath::root())
     }
 
     fn members<R: BufRead>(&mut self, reader: &mut Reader<R>) -> io::Result<()> {
