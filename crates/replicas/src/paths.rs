@@ -1,12 +1,14 @@
 //! Operations by path: queries, which continue at another gateway when one is lost, and changes,
 //! which are made once, through one gateway, and recorded.
 
+use std::sync::Arc;
+
 use base::{Attr, Errno, Remote, RemotePath, Result};
 
 use crate::gateways::{GatewaySet, RemoteFuture, Target, is_loss};
-use crate::member::Weight;
+use crate::member::{Member, Weight};
 use crate::open_paths::Version;
-use crate::recent_changes::{ChangeKind, RecentChanges};
+use crate::recent_changes::{Begun, ChangeKind, RecentChanges};
 use crate::replicas::Replicas;
 
 /// A change in flight. It is recorded at the start, since it may happen even if the call is
@@ -16,19 +18,26 @@ pub(crate) struct ChangeGuard<'a> {
     recent: &'a RecentChanges,
     path: &'a RemotePath,
     gateway: usize,
-    kind: ChangeKind,
+    /// The kind to record at the end, if any.
+    kind: Option<ChangeKind>,
+    begun: Begun,
 }
 
 impl ChangeGuard<'_> {
     /// Records the result of a change of the kind `kind`.
     pub(crate) fn finish<T>(mut self, kind: ChangeKind, answer: &Result<T>) {
         self.kind = match (answer, kind) {
-            (Ok(_), kind) => kind,
+            (Ok(_), kind) => Some(kind),
             (Err(errno), ChangeKind::Created) if is_loss(*errno) => {
-                ChangeKind::Lost { exists: true }
+                Some(ChangeKind::Lost { exists: true })
             }
             (Err(errno), ChangeKind::Removed) if is_loss(*errno) => {
-                ChangeKind::Lost { exists: false }
+                Some(ChangeKind::Lost { exists: false })
+            }
+            // The gateway may not show the name yet: requests go on to the one that does.
+            (answer, _) if is_absence(answer) => {
+                self.recent.restore(self.path, &self.begun);
+                None
             }
             (Err(_), _) => return,
         };
@@ -37,8 +46,15 @@ impl ChangeGuard<'_> {
 
 impl Drop for ChangeGuard<'_> {
     fn drop(&mut self) {
-        self.recent.note(self.path, self.gateway, self.kind);
+        if let Some(kind) = self.kind {
+            self.recent.note(self.path, self.gateway, kind);
+        }
     }
+}
+
+/// Whether nothing was changed, since a name was not found.
+fn is_absence<T>(answer: &Result<T>) -> bool {
+    matches!(answer, Err(Errno::ENOENT | Errno::ENOTDIR))
 }
 
 impl Replicas {
@@ -49,8 +65,8 @@ impl Replicas {
         gateway: usize,
         kind: ChangeKind,
     ) -> ChangeGuard<'a> {
-        self.recent.note(path, gateway, kind);
-        ChangeGuard { recent: &self.recent, path, gateway, kind }
+        let begun = self.recent.begin(path, gateway, kind);
+        ChangeGuard { recent: &self.recent, path, gateway, kind: Some(kind), begun }
     }
 
     /// Queries `path`.
@@ -98,16 +114,63 @@ impl Replicas {
         Err(Errno::EHOSTDOWN)
     }
 
-    /// Makes a change of these paths, each of the kind beside it.
+    /// Makes a change of these paths, each of the kind beside it. A gateway that does not find a
+    /// name has changed nothing; then those are tried that recently changed one of the paths, or a
+    /// directory above it.
     pub(crate) async fn change<'a>(
         &'a self,
         target: Target,
         paths: &[(&RemotePath, ChangeKind)],
-        call: impl FnOnce(&'a dyn Remote) -> RemoteFuture<'a, ()>,
+        call: impl Fn(&'a dyn Remote) -> RemoteFuture<'a, ()>,
     ) -> Result<()> {
         let first = paths.first().map(|(path, _)| *path).ok_or(Errno::EINVAL)?;
-        let member = self.gateways.next(first, target, GatewaySet::default()).await;
-        let member = member.ok_or(Errno::EHOSTDOWN)?;
+        let mut tried = GatewaySet::default();
+        let mut next = self.gateways.next(first, target, tried).await;
+        let mut answer = Err(Errno::EHOSTDOWN);
+        while let Some(member) = next {
+            tried = tried.with(member.index);
+            answer = self.change_through(member, paths, call(&*member.remote)).await;
+            if !is_absence(&answer) {
+                return answer;
+            }
+            next = self.changed_through(paths, tried);
+        }
+        if self.may_exist_elsewhere(paths, tried) { Err(Errno::EHOSTDOWN) } else { answer }
+    }
+
+    /// A usable gateway, not one of `tried`, that recently changed one of these paths or a directory
+    /// above it.
+    fn changed_through(
+        &self,
+        paths: &[(&RemotePath, ChangeKind)],
+        tried: GatewaySet,
+    ) -> Option<&Arc<Member>> {
+        let changed = self.recent.gateways_of(paths.iter().map(|(path, _)| *path));
+        let members = self.gateways.members.iter();
+        members
+            .filter(|member| changed.has(member.index) && !tried.has(member.index))
+            .find(|member| member.is_usable())
+    }
+
+    /// Whether a name that this change needs was recently created through a gateway other than
+    /// `tried`.
+    fn may_exist_elsewhere(&self, paths: &[(&RemotePath, ChangeKind)], tried: GatewaySet) -> bool {
+        paths.iter().any(|(path, kind)| {
+            let needed = match kind {
+                ChangeKind::Created => path.parent(),
+                _ => Some((*path).clone()),
+            };
+            let changed = needed.and_then(|path| self.recent.get(&path));
+            changed.is_some_and(|it| it.exists == Some(true) && !tried.has(it.gateway))
+        })
+    }
+
+    async fn change_through(
+        &self,
+        member: &Member,
+        paths: &[(&RemotePath, ChangeKind)],
+        call: RemoteFuture<'_, ()>,
+    ) -> Result<()> {
         let guards: Vec<_> = paths
             .iter()
             .map(|(path, kind)| match kind {
@@ -115,9 +178,9 @@ impl Replicas {
                 _ => self.begin_change(path, member.index, ChangeKind::InDoubt),
             })
             .collect();
-        let call = call(&*member.remote);
         let answer = self.gateways.call_unless_lost(member, Weight::Small, call).await;
-        for (guard, (_, kind)) in guards.into_iter().zip(paths) {
+        // The last one first, since each restores the entries from before it.
+        for (guard, (_, kind)) in guards.into_iter().zip(paths).rev() {
             guard.finish(*kind, &answer);
         }
         answer
@@ -127,7 +190,7 @@ impl Replicas {
     pub(crate) async fn change_xattr<'a>(
         &'a self,
         path: &RemotePath,
-        call: impl FnOnce(&'a dyn Remote) -> RemoteFuture<'a, ()>,
+        call: impl Fn(&'a dyn Remote) -> RemoteFuture<'a, ()>,
     ) -> Result<()> {
         if let Some(open_path) = self.open_paths.get(path) {
             open_path.note_change();
@@ -140,7 +203,7 @@ impl Replicas {
         &'a self,
         path: &RemotePath,
         kind: ChangeKind,
-        call: impl FnOnce(&'a dyn Remote) -> RemoteFuture<'a, ()>,
+        call: impl Fn(&'a dyn Remote) -> RemoteFuture<'a, ()>,
     ) -> Result<()> {
         self.change(self.change_target(path), &[(path, kind)], call).await
     }

@@ -31,6 +31,7 @@ use std::time::Duration;
 use base::{Mutex, Name, RemotePath, RenameMode};
 use tokio::time::Instant;
 
+use crate::gateways::GatewaySet;
 use crate::open_paths::Version;
 
 /// Bound on the entries: some megabytes with long paths.
@@ -112,6 +113,15 @@ impl Entry {
     }
 }
 
+/// The entries of a path and of its directory.
+type Pair = [Option<Entry>; 2];
+
+/// The entries before a change that has begun, and those recorded at its start.
+pub(crate) struct Begun {
+    before: Pair,
+    noted: Pair,
+}
+
 #[derive(Default)]
 struct Table {
     entries: HashMap<RemotePath, Entry>,
@@ -157,6 +167,28 @@ impl RecentChanges {
     pub(crate) fn note(&self, path: &RemotePath, gateway: usize, kind: ChangeKind) {
         let now = Instant::now();
         self.table.lock().note(path, gateway, kind, now, now + self.lag);
+    }
+
+    /// Records that `path` is about to be changed through `gateway`.
+    pub(crate) fn begin(&self, path: &RemotePath, gateway: usize, kind: ChangeKind) -> Begun {
+        let (mut table, now) = (self.table.lock(), Instant::now());
+        let before = table.pair(path);
+        table.note(path, gateway, kind, now, now + self.lag);
+        Begun { before, noted: table.pair(path) }
+    }
+
+    /// Restores the entries from before a change that did not happen, unless another change has
+    /// replaced them since it began.
+    pub(crate) fn restore(&self, path: &RemotePath, begun: &Begun) {
+        let mut table = self.table.lock();
+        let now = table.pair(path);
+        for (index, path) in [Some(path.clone()), path.parent()].into_iter().enumerate() {
+            let Some(path) = path.filter(|_| now[index] == begun.noted[index]) else { continue };
+            match begun.before[index] {
+                Some(entry) => table.entries.insert(path, entry),
+                None => table.entries.remove(&path),
+            };
+        }
     }
 
     /// Records that `gateway` has changed the content of `path` to this version.
@@ -228,6 +260,28 @@ impl RecentChanges {
         table.find(path, now).or_else(|| table.valid_entry(&path.parent()?, now))
     }
 
+    /// The gateways that recently changed one of these paths, or a directory above it.
+    pub(crate) fn gateways_of<'a>(
+        &self,
+        paths: impl Iterator<Item = &'a RemotePath>,
+    ) -> GatewaySet {
+        let mut gateways = GatewaySet::default();
+        let Some(table) = self.valid() else { return gateways };
+        let now = Instant::now();
+        for path in paths {
+            let mut at = Some(path.clone());
+            while let Some(path) = at {
+                if let Some(entry) = table.valid_entry(&path, now) {
+                    let below = entry.below.map(|(gateway, _)| gateway);
+                    let changed = [Some(entry.gateway), entry.name_gateway, below];
+                    gateways = changed.into_iter().flatten().fold(gateways, GatewaySet::with);
+                }
+                at = path.parent();
+            }
+        }
+        gateways
+    }
+
     /// The names in `directory` that were created through other gateways, and that `gateway` may
     /// not show; `None` if they are unknown. There are none where it was the last to change a name
     /// there, since that has updated its view.
@@ -263,6 +317,11 @@ impl RecentChanges {
 }
 
 impl Table {
+    fn pair(&self, path: &RemotePath) -> Pair {
+        let of = |path: &RemotePath| self.entries.get(path).copied();
+        [of(path), path.parent().and_then(|parent| of(&parent))]
+    }
+
     fn valid_entry(&self, path: &RemotePath, now: Instant) -> Option<Entry> {
         self.entries.get(path).copied().filter(|entry| entry.until > now)
     }

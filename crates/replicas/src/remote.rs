@@ -262,7 +262,7 @@ impl Remote for Replicas {
         value: Bytes,
         mode: SetXattr,
     ) -> Result<()> {
-        self.change_xattr(path, |remote| remote.setxattr(path, name, value, mode)).await
+        self.change_xattr(path, |remote| remote.setxattr(path, name, value.clone(), mode)).await
     }
 
     async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {

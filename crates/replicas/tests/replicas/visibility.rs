@@ -206,6 +206,8 @@ async fn a_change_known_only_to_an_unreachable_gateway_is_not_contradicted() {
     assert_eq!(it.pool.lstat(&path("made")).await, Err(Errno::EHOSTDOWN));
     assert_eq!(it.pool.open(&path("made"), read).await.err(), Some(Errno::EHOSTDOWN));
     assert_eq!(it.pool.lstat(&path("removed")).await, Err(Errno::EHOSTDOWN));
+    assert_eq!(it.pool.unlink(&path("made")).await, Err(Errno::EHOSTDOWN));
+    assert_eq!(it.pool.lstat(&path("made")).await, Err(Errno::EHOSTDOWN));
     // Another client creates it again, which the pool cannot know.
     it.server.put_file("removed", b"again");
     assert_eq!(it.pool.open(&path("removed"), read).await.err(), Some(Errno::EHOSTDOWN));
@@ -280,6 +282,56 @@ async fn names_in_a_new_directory_are_requested_from_its_gateway() {
         tokio::time::advance(LAG).await;
         assert_eq!(it.names("new").await, ["file", "name"], "{mode:?}");
         assert_eq!(it.content("new/file").await, b"content", "{mode:?}");
+    }
+}
+
+/// An editor replaces a file that is open. The primary of the open file does not show the new file
+/// yet.
+#[tokio::test(start_paused = true)]
+async fn a_new_file_replaces_an_open_one_of_another_gateway() {
+    for mode in MODES {
+        let mut most = 0;
+        for number in 0..OFTEN {
+            let it = Behind::new(mode);
+            let (new, old) = (format!("d/new{number}"), format!("d/old{number}"));
+            it.server.put_file(&old, b"old");
+            it.all_see(&["d", &new]).await;
+            let read = OpenFlags::existing(Access::Read);
+            let fh = it.pool.open(&path(&old), read).await.unwrap().fh;
+            it.put(&new, b"new").await;
+            let renamed = it.pool.rename(&path(&new), &path(&old), RenameMode::Replace).await;
+            assert_eq!(renamed, Ok(()), "{mode:?}");
+            assert_eq!(it.content(&old).await, b"new", "{mode:?}");
+            assert_eq!(it.pool.lstat(&path(&new)).await, Err(Errno::ENOENT), "{mode:?}");
+            it.pool.close(fh);
+            most = most.max(it.gateways.iter().map(|it| it.calls(Call::Rename)).sum());
+        }
+        assert_eq!(most, if mode == Mode::Failover { 1 } else { 2 }, "{mode:?}");
+    }
+}
+
+/// A rename that fails leaves the file where it is, and visible.
+#[tokio::test(start_paused = true)]
+async fn a_new_file_is_seen_after_a_failed_rename_over_an_open_one() {
+    for mode in MODES {
+        for number in 0..OFTEN {
+            let it = Behind::new(mode);
+            let (new, old) = (format!("d/new{number}"), format!("d/old{number}"));
+            it.server.put_file(&old, b"old");
+            it.all_see(&["d", &new]).await;
+            let read = OpenFlags::existing(Access::Read);
+            let fh = it.pool.open(&path(&old), read).await.unwrap().fh;
+            it.put(&new, b"new").await;
+            for gateway in &it.gateways {
+                gateway.fail(Call::Rename, 1, Errno::ENOENT);
+            }
+            let renamed = it.pool.rename(&path(&new), &path(&old), RenameMode::Replace).await;
+            assert_eq!(renamed, Err(Errno::ENOENT), "{mode:?}");
+            assert!(it.pool.lstat(&path(&new)).await.is_ok(), "{mode:?}");
+            let names = [format!("new{number}"), format!("old{number}")];
+            assert_eq!(it.names("d").await, names, "{mode:?}");
+            it.pool.close(fh);
+        }
     }
 }
 
