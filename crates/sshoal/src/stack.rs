@@ -41,7 +41,7 @@ pub use connect::Server;
 use connect::{Asking, Target, Wanted};
 #[cfg(feature = "fuzzing")]
 pub use digest_command::fuzz as fuzz_digest_lines;
-use disk::{Disk, Kept};
+use disk::{Disk, Kept, LoginRecord};
 use view::{Owners, Roots, View};
 
 /// The layers of a mount.
@@ -321,6 +321,15 @@ impl Source {
         }
     }
 
+    /// The disk cache, if no host is contacted.
+    fn offline(&self) -> Option<&Kept> {
+        self.cached.as_ref().filter(|kept| kept.is_offline)
+    }
+
+    fn login_record(&self) -> Option<LoginRecord> {
+        self.cached.as_ref().map(|kept| kept.login.clone())
+    }
+
     /// A host that was connected.
     fn connected_host(&self) -> Option<&Server> {
         self.hosts.iter().find(|server| server.connected)
@@ -339,10 +348,13 @@ impl Source {
 
     /// The map of `idmap=user`.
     async fn local_user(&self) -> Result<vfs::IdMap, Problem> {
+        if let Some(kept) = self.offline() {
+            return Ok(recorded_user_map(&kept.login));
+        }
         // With delay_connect, this connects.
         let server = self.connected_host().or(self.hosts.first());
         let Server { name, host, .. } = server.expect("a source of hosts has one");
-        user_map(host).await.map_err(|error| {
+        user_map(host, self.login_record().as_ref()).await.map_err(|error| {
             let why =
                 format!("{name}: cannot query the owner of the remote home directory: {error}");
             Problem::new("option 'idmap=user'", why)
@@ -491,7 +503,9 @@ impl Blueprint {
         let owners = match has_login {
             false => None,
             // An unreachable host is queried later.
-            true if source.is_disconnected() => Some(Owners::of_login(hosts)),
+            true if source.is_disconnected() && source.offline().is_none() => {
+                Some(Owners::of_login(hosts, source.login_record()))
+            }
             true => Some(Owners::known(source.local_user().await?)),
         };
         let mut remote = source.remote();
@@ -580,10 +594,15 @@ fn own_ids() -> (u32, u32) {
     (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw())
 }
 
-/// The map of `idmap=user` for one host.
-async fn user_map(host: &Host) -> base::Result<vfs::IdMap> {
+/// The map of `idmap=user` for one host, whose ids are recorded if there is a disk cache.
+async fn user_map(host: &Host, record: Option<&LoginRecord>) -> base::Result<vfs::IdMap> {
     match host.login_ids().await {
-        Ok((uid, gid)) => Ok(local_user(uid, gid)),
+        Ok((uid, gid)) => {
+            if let Some(record) = record {
+                record.set((uid, gid));
+            }
+            Ok(local_user(uid, gid))
+        }
         Err(base::Errno::EOPNOTSUPP) => {
             tracing::warn!(
                 "idmap=user: the server does not report the user id of the login, so owners are \
@@ -592,6 +611,20 @@ async fn user_map(host: &Host) -> base::Result<vfs::IdMap> {
             Ok(vfs::IdMap::Same)
         }
         Err(error) => Err(error),
+    }
+}
+
+/// The map of `idmap=user` for a host that is not contacted.
+fn recorded_user_map(record: &LoginRecord) -> vfs::IdMap {
+    match record.get() {
+        Some((uid, gid)) => local_user(uid, gid),
+        None => {
+            tracing::warn!(
+                "idmap=user: the user id of the login is not in the cache, so owners are not \
+                 translated; a mount with idmap=user and without offline stores it"
+            );
+            vfs::IdMap::Same
+        }
     }
 }
 

@@ -9,8 +9,10 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use base::Remote;
-use cache::{Cached, CachedConfig, RemoteDigests, SourceId, Store, StoreConfig, StoreError};
+use base::{Attr, FileKind, Remote, RemotePath, Timestamp};
+use cache::{
+    Cached, CachedConfig, KnownAttr, RemoteDigests, SourceId, Store, StoreConfig, StoreError,
+};
 use cli::{OrProblem, Problem, printable};
 use vfs::Consistency;
 
@@ -34,7 +36,8 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// Opens the store. An invalid directory is an error; a failing disk is not.
+    /// Opens the store. An invalid directory is an error. A failing disk is one only with
+    /// `offline`, since without the store the hosts would be contacted.
     pub async fn open(options: &DiskOptions) -> Result<Disk, Problem> {
         let dir = options.dir.clone().map_or_else(default_dir, Ok)?;
         let config = StoreConfig {
@@ -52,13 +55,16 @@ impl Disk {
         let opened = opened.or_problem(about())?;
         let store = match opened {
             Ok(store) => Ok(store),
-            Err(error) if is_of_disk(&error) => {
+            Err(error) if is_of_disk(&error) && !options.offline => {
                 tracing::warn!("mounted without the disk cache: {error}");
                 Err(error.to_string())
             }
             Err(error) => {
-                return Err(Problem::new(about(), error.to_string())
-                    .hint("choose another directory, owned by you, with cache_dir=DIR"));
+                let hint = match is_of_disk(&error) {
+                    true => "a mount with offline shows nothing but the cache",
+                    false => "choose another directory, owned by you, with cache_dir=DIR",
+                };
+                return Err(Problem::new(about(), error.to_string()).hint(hint));
             }
         };
         Ok(Disk { dir, store })
@@ -71,6 +77,42 @@ pub struct Kept {
     pub layer: Arc<Cached>,
     /// The identity of the source in the store.
     pub id: SourceId,
+    /// The ids of the login at the host.
+    pub login: LoginRecord,
+    /// No host is contacted.
+    pub is_offline: bool,
+}
+
+/// The record of the ids of the login at a source's host, which `idmap=user` needs, for mounts with
+/// `offline`. They are stored as the owner of the root of a source of its own.
+#[derive(Clone)]
+pub struct LoginRecord {
+    store: Store,
+    source: SourceId,
+}
+
+impl LoginRecord {
+    fn new(store: &Store, id: &SourceId) -> LoginRecord {
+        let source = SourceId::new(&[id.as_bytes(), &b" login"[..]].concat());
+        LoginRecord { store: store.clone(), source }
+    }
+
+    /// The recorded user and group id.
+    pub fn get(&self) -> Option<(u32, u32)> {
+        let known = self.store.attr(&self.source, &RemotePath::root())?;
+        Some((known.attr.uid, known.attr.gid))
+    }
+
+    /// Records the ids.
+    pub fn set(&self, (uid, gid): (u32, u32)) {
+        if self.get() == Some((uid, gid)) {
+            return;
+        }
+        let (time, kind) = (Timestamp::default(), FileKind::Directory);
+        let attr = Attr { kind, perm: 0, size: 0, uid, gid, atime: time, mtime: time, inode: None };
+        let known = KnownAttr { attr, seen_at: Timestamp::now() };
+        self.store.record_attr(&self.source, &RemotePath::root(), &known);
+    }
 }
 
 /// Whether the disk has failed; the mount then works without the cache.
@@ -130,7 +172,8 @@ pub(super) async fn cached(
     };
     let about = |error: std::io::Error| Problem::new("cache=disk", error.to_string());
     let layer = Cached::new(below, store.clone(), config).map_err(about)?;
-    Ok(Kept { layer, id })
+    let login = LoginRecord::new(store, &id);
+    Ok(Kept { layer, id, login, is_offline: options.offline })
 }
 
 /// The identity of a directory behind these gateways, independent of their order. With links that
@@ -160,6 +203,35 @@ fn normal(path: &[u8]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Without the store, a mount with `offline` would contact the hosts.
+    #[tokio::test]
+    async fn a_cache_that_cannot_be_opened_ends_only_an_offline_mount() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let dir = Some(file.path().join("cache"));
+        let opened = async |offline| {
+            Disk::open(&DiskOptions { dir: dir.clone(), offline, ..DiskOptions::default() }).await
+        };
+        assert!(opened(false).await.is_ok_and(|disk| disk.store.is_err()));
+        assert!(opened(true).await.is_err());
+    }
+
+    #[test]
+    fn the_ids_of_a_login_are_recorded_for_its_source() {
+        let dir = tempfile::tempdir().unwrap();
+        let [one, other] = ["one", "other"].map(|id| SourceId::new(id.as_bytes()));
+        let record = |id| {
+            let free_bytes = Some(0);
+            let config = StoreConfig { free_bytes, ..StoreConfig::new(dir.path().join("cache")) };
+            LoginRecord::new(&Store::open(config).unwrap(), id)
+        };
+        assert_eq!(record(&one).get(), None);
+        for ids in [(1000, 100), (1001, 100)] {
+            record(&one).set(ids);
+            assert_eq!(record(&one).get(), Some(ids));
+        }
+        assert_eq!(record(&other).get(), None);
+    }
 
     #[test]
     fn slashes_and_dots_make_no_other_source() {

@@ -23,6 +23,8 @@ use bytes::Bytes;
 use host::Host;
 use tokio::sync::OnceCell;
 
+use super::disk::LoginRecord;
+
 /// A branch with translated links and owners.
 pub(super) struct View {
     pub inner: Arc<dyn Remote>,
@@ -43,6 +45,8 @@ pub(super) enum Roots {
 /// The login whose ids are those of the local user.
 pub(super) struct Owners {
     hosts: Vec<Arc<Host>>,
+    /// Where the ids are recorded.
+    record: Option<LoginRecord>,
     map: OnceCell<vfs::IdMap>,
 }
 
@@ -83,13 +87,13 @@ impl Roots {
 
 impl Owners {
     /// Queries the hosts if necessary, until one answers.
-    pub fn of_login(hosts: Vec<Arc<Host>>) -> Owners {
-        Owners { hosts, map: OnceCell::new() }
+    pub fn of_login(hosts: Vec<Arc<Host>>, record: Option<LoginRecord>) -> Owners {
+        Owners { hosts, record, map: OnceCell::new() }
     }
 
     /// Has been asked already.
     pub fn known(map: vfs::IdMap) -> Owners {
-        Owners { hosts: Vec::new(), map: OnceCell::new_with(Some(map)) }
+        Owners { hosts: Vec::new(), record: None, map: OnceCell::new_with(Some(map)) }
     }
 
     async fn map(&self) -> Result<&vfs::IdMap> {
@@ -97,7 +101,7 @@ impl Owners {
             .get_or_try_init(|| async {
                 let mut why = Errno::EHOSTDOWN;
                 for host in &self.hosts {
-                    match super::user_map(host).await {
+                    match super::user_map(host, self.record.as_ref()).await {
                         Ok(map) => return Ok(map),
                         Err(error) => why = error,
                     }
@@ -328,8 +332,8 @@ mod tests {
     async fn a_listing_loses_nothing_while_the_login_is_not_known() {
         let remote = Arc::new(MemRemote::new());
         remote.put_file("f", "x");
-        let view =
-            View { inner: remote.clone(), roots: None, owners: Some(Owners::of_login(Vec::new())) };
+        let owners = Some(Owners::of_login(Vec::new(), None));
+        let view = View { inner: remote.clone(), roots: None, owners };
         let dir = view.opendir(&path("")).await.unwrap();
         assert_eq!(view.readdir(dir).await.unwrap_err(), Errno::EHOSTDOWN);
         assert_eq!(remote.readdir(dir).await.unwrap().map(|batch| batch.len()), Some(1));
@@ -382,8 +386,8 @@ mod tests {
     async fn without_a_login_no_handle_is_left() {
         let remote = Arc::new(MemRemote::new());
         remote.put_file("f", "x");
-        let view =
-            View { inner: remote.clone(), roots: None, owners: Some(Owners::of_login(Vec::new())) };
+        let owners = Some(Owners::of_login(Vec::new(), None));
+        let view = View { inner: remote.clone(), roots: None, owners };
         assert_eq!(view.lstat(&path("f")).await, Err(Errno::EHOSTDOWN));
         let flags = OpenFlags::existing(Access::Read);
         assert_eq!(view.open(&path("f"), flags).await.map(drop), Err(Errno::EHOSTDOWN));

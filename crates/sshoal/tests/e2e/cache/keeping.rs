@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, SystemTime};
 
-use super::{LIMIT, OLD, age, disk, mount, names, put, put_tree, read_all};
+use rustix::process::geteuid;
+
+use super::{LIMIT, OLD, age, disk, mount, names, put, put_tree, read_all, ready, with_cache};
 use crate::behaviours::pattern;
 use crate::process::eventually;
 use crate::world::World;
@@ -155,6 +158,27 @@ fn offline_is_never_absent_and_never_empty() {
     assert!(disk(&offline, "missed_offline") >= 3);
     eventually(LIMIT, "a word in the log", || offline.words().contains("offline"));
     offline.unmount();
+}
+
+/// `offline` with `idmap=user` uses the ids that an earlier mount stored.
+#[test]
+fn offline_translates_owners_without_the_host() {
+    let mut world = World::new();
+    put(&world, "file", b"content");
+    let read = |world: &World, options: &str| {
+        let option = with_cache(world, &format!("idmap=user{options}"));
+        for (source, file) in
+            [(world.source(), "file"), (format!("p={}", world.source()), "p/file")]
+        {
+            let mount = ready(world.mount_of(&source, &[&option]));
+            assert_eq!(fs::read(mount.at(file)).unwrap(), b"content", "{source}");
+            assert_eq!(fs::metadata(mount.at(file)).unwrap().uid(), geteuid().as_raw());
+            mount.unmount();
+        }
+    };
+    read(&world, "");
+    world.sshd_mut().end();
+    read(&world, ",offline");
 }
 
 fn libc_eio() -> i32 {
