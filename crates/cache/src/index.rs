@@ -149,6 +149,39 @@ impl Shared {
         self.with_directory(source, path.clone(), Directory::listing)
     }
 
+    /// Whether the listing of its directory proves that `path` is absent.
+    pub(crate) fn is_unlisted(&self, source: &SourceId, path: &RemotePath) -> bool {
+        let (parent, name) = split(path);
+        // The root is in no listing.
+        !name.is_empty()
+            && self
+                .with_directory(source, parent, |directory| Some(directory.is_absent(&name)))
+                .unwrap_or(false)
+    }
+
+    /// Whether a listing proves that `path`, or a directory above it, is absent.
+    pub(crate) fn is_absent(&self, source: &SourceId, path: &RemotePath) -> bool {
+        let mut at = Some(path.clone());
+        while let Some(path) = at {
+            if self.is_unlisted(source, &path) {
+                return true;
+            }
+            at = path.parent();
+        }
+        false
+    }
+
+    /// Whether the file `path` may have this content: nothing is recorded of its directory, or this
+    /// content is recorded for it. No listing may prove that it is absent.
+    pub(crate) fn may_have(&self, source: &SourceId, path: &RemotePath, digest: &Digest) -> bool {
+        let (parent, name) = split(path);
+        let is_recorded = |directory: &Directory| {
+            Some(directory.file(&name).is_some_and(|known| known.digest == *digest))
+        };
+        self.with_directory(source, parent, is_recorded).unwrap_or(true)
+            && !self.is_absent(source, path)
+    }
+
     /// The files in the directory `path` that are `wanted`, with their contents.
     pub(crate) fn contents_in(
         &self,

@@ -83,6 +83,13 @@ impl Directory {
         self.listing.as_ref().map(|listed| listed.positions.contains_key(name))
     }
 
+    /// Whether the listing lacks the name, and nothing about the name was recorded after it.
+    pub(crate) fn is_absent(&self, name: &[u8]) -> bool {
+        let Some(listed) = &self.listing else { return false };
+        let alone = self.names.get(name).and_then(|known| known.attr);
+        !listed.positions.contains_key(name) && alone.is_none_or(|(_, order)| order < listed.order)
+    }
+
     pub(crate) fn file(&self, name: &[u8]) -> Option<KnownFile> {
         self.names.get(name)?.file
     }
@@ -209,6 +216,9 @@ mod tests {
         assert_eq!(size(&[two.clone(), one.clone()], b"a"), Some(1));
         let absent = Record::Listing(listing(&[("b", 3)]));
         assert_eq!(size(&[two.clone(), absent.clone()], b"a"), None);
+        assert!(directory(&[two.clone(), absent.clone()]).is_absent(b"a"));
+        assert!(!directory(&[absent.clone(), two.clone()]).is_absent(b"a"));
+        assert!(!directory(std::slice::from_ref(&one)).is_absent(b"a"));
         let file = KnownFile {
             attr: attr(5),
             digest: Digest::of(b""),

@@ -3,7 +3,8 @@
 //! One process at a time does this, under the lock of the file `gc.lock`, on a thread of its own,
 //! when a writer comes near the bounds. The least recently used items are evicted first, until a
 //! tenth of the bound is free: a scan checks each file, so it does not pay for each file written.
-//! Pinned contents, and partial ones in use, stay.
+//! Pinned contents, and partial ones in use, stay. A content is pinned while a pinned file has it:
+//! not after a later content of the file was recorded, or a listing lacks the file.
 //!
 //! An open content is evicted like any other: its readers keep it until they close it.
 
@@ -26,6 +27,7 @@ use super::shared::Shared;
 use crate::digest::Digest;
 use crate::dir_fd::{DirFd, try_lock};
 use crate::index::log::{FILE_NAME, Target};
+use crate::object::about::Origin;
 use crate::partial::files::Names;
 
 /// Time in seconds after which the store is scanned, also within its bounds.
@@ -184,9 +186,15 @@ impl Shared {
         for item in directories {
             let What::Records(source, path) = item.what else { continue };
             let covered = |path: &RemotePath| pins.iter().any(|pin| pin.covers(&source, path));
-            if covered(&path) || pins.iter().any(|pin| pin.is_listed_in(&source, &path)) {
-                let contents = self.contents_in(&source, &path, covered);
-                pinned.extend(contents.into_iter().map(|(_, digest)| digest));
+            let has_pinned =
+                covered(&path) || pins.iter().any(|pin| pin.is_listed_in(&source, &path));
+            if !has_pinned || self.is_absent(&source, &path) {
+                continue;
+            }
+            for (path, digest) in self.contents_in(&source, &path, covered) {
+                if !self.is_unlisted(&source, &path) {
+                    pinned.insert(digest);
+                }
             }
         }
         pinned
@@ -198,14 +206,17 @@ impl Shared {
         }
         match what {
             What::Object(digest, _) => self.about(digest).is_some_and(|about| {
-                let covered = |pin: &Place| {
-                    about.origins.iter().any(|origin| pin.covers(&origin.source, &origin.path))
-                };
-                pins.iter().any(covered)
+                about.origins.iter().any(|Origin { source, path, .. }| {
+                    pins.iter().any(|pin| pin.covers(source, path))
+                        && self.may_have(source, path, digest)
+                })
             }),
             What::Partial(_) => false,
             What::Records(source, path) => {
-                pins.iter().any(|pin| pin.covers(source, path) || pin.is_listed_in(source, path))
+                // Offline, a pinned file is found by the records of all directories above it.
+                pins.iter().any(|pin| pin.source == *source && pin.path.is_within(path))
+                    || pins.iter().any(|pin| pin.covers(source, path))
+                        && !self.is_absent(source, path)
             }
         }
     }

@@ -162,3 +162,50 @@ fn pinned_contents_without_metadata_are_not_evicted() {
     assert_eq!(world::check_file(&store, 3), WHOLE);
     assert!([2, 4, 5, 6].iter().all(|file| !world::check_file(&store, *file).content));
 }
+
+/// Only contents that a pinned file has at present are exempt from eviction.
+#[test]
+fn replaced_and_removed_contents_of_a_pinned_tree_are_evicted() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = bounded(dir.path(), 1 << 30);
+    for number in [3, 4] {
+        store.pin(&source(), &world::dir(number)).unwrap();
+    }
+    let contents = [(3, 1), (3, 2), (8, 1), (13, 1), (4, 1)];
+    for (file, version) in contents {
+        world::put(&store, file, version).unwrap();
+    }
+    // File 13 was removed, and the directory of file 4.
+    store.record_directory(&source(), &world::dir(3), &world::listing(3, 13, 1));
+    let seen_at = base::Timestamp::from_secs(5);
+    let kept = base::DirEntry { name: world::dir(3).file_name().unwrap(), attr: None };
+    let root = cache::Listing { entries: [kept].into(), seen_at };
+    store.record_directory(&source(), &base::RemotePath::root(), &root);
+    drop(store);
+    let store = bounded(dir.path(), 1);
+    world::settled_bytes(&store);
+    let held = contents.map(|(file, version)| {
+        store.object_bytes(&cache::Digest::of(&world::content(file, version))).is_some()
+    });
+    assert_eq!(held, [false, true, true, false, false]);
+}
+
+/// Offline, a pinned file is found by the records of all directories above it.
+#[test]
+fn the_records_above_a_pin_are_not_evicted() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = bounded(dir.path(), 1 << 30);
+    let above = [base::RemotePath::root(), world::dir(3)];
+    for path in &above {
+        let attr = base::Attr { kind: base::FileKind::Directory, ..world::attr(0, 1) };
+        let known = cache::KnownAttr { attr, seen_at: base::Timestamp::now() };
+        store.record_attr(&source(), path, &known);
+    }
+    world::put(&store, 3, 1).unwrap();
+    store.pin(&source(), &world::path(3)).unwrap();
+    drop(store);
+    let store = bounded(dir.path(), 1);
+    world::settled_bytes(&store);
+    assert_eq!(world::check_file(&store, 3), WHOLE);
+    assert!(above.iter().all(|path| store.attr(&source(), path).is_some()));
+}
