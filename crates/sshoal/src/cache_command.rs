@@ -111,7 +111,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
                 ..usual
             })?;
             let before = store.status().used_bytes;
-            let _ = store.gc();
+            store.gc_when_free().or_problem("cache")?;
             let told = text::Told::of(&store);
             let freed = before.saturating_sub(told.used_bytes);
             print(json, &told, |told| text::cleaned(told, freed))

@@ -9,6 +9,7 @@
 //! An open content is evicted like any other: its readers keep it until they close it.
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::io;
 use std::slice::Iter;
 use std::sync::Arc;
@@ -36,6 +37,13 @@ const SCAN_SECS: i64 = 24 * 3600;
 /// Pause after a clean-up that removed nothing, or found another process at work: each writer
 /// without space requests the next one.
 const PAUSE: Duration = Duration::from_secs(5);
+
+/// How long a command waits for a clean-up by another process: more than the removal of some
+/// million files takes.
+const CLEANING_LIMIT: Duration = Duration::from_secs(600);
+
+/// Interval at which a command that waits checks whether the clean-up is over.
+const CLEANING_POLL: Duration = Duration::from_millis(20);
 
 /// Further rounds of a clean-up while the file system lacks free inodes.
 const MORE_ROUNDS: u32 = 4;
@@ -109,12 +117,15 @@ impl Shared {
 
     /// Evicts down to the bounds, and removes stale files. Long.
     pub fn gc(&self) -> GcReport {
-        let layout = self.layout();
-        let lock = layout.root.ensure(b"gc.lock").map(|(file, _)| file);
-        let Ok(lock) = lock else { return GcReport::default() };
-        if !try_lock(&lock).unwrap_or(false) {
-            return GcReport { busy: true, ..GcReport::default() };
+        let Ok(lock) = gc_lock(&self.layout()) else { return GcReport::default() };
+        match try_lock(&lock) {
+            Ok(true) => self.gc_locked(),
+            _ => GcReport { busy: true, ..GcReport::default() },
         }
+    }
+
+    fn gc_locked(&self) -> GcReport {
+        let layout = self.layout();
         empty_trash(&layout);
         sweep_tmp(&layout);
         self.write_notes();
@@ -257,9 +268,35 @@ impl Shared {
         removed
     }
 
+    /// Evicts as [`Shared::gc`], after any process that does so now. Long.
+    pub fn gc_when_free(&self) -> Result<GcReport, StoreError> {
+        let lock = gc_lock(&self.layout());
+        let lock = lock.map_err(|error| StoreError::io(&self.dir, "opening gc.lock", error))?;
+        self.wait_for_clean_up(&lock)?;
+        Ok(self.gc_locked())
+    }
+
+    /// Takes the lock of a clean-up when no process has it.
+    fn wait_for_clean_up(&self, lock: &File) -> Result<(), StoreError> {
+        let failed = |error| StoreError::io(&self.dir, "waiting for another clean-up", error);
+        let deadline = Instant::now() + CLEANING_LIMIT;
+        while !try_lock(lock).map_err(failed)? {
+            if Instant::now() > deadline {
+                return Err(failed(io::ErrorKind::TimedOut.into()));
+            }
+            std::thread::sleep(CLEANING_POLL);
+        }
+        Ok(())
+    }
+
     /// Removes everything but the pins, also while mounts use it: they fetch again. Long.
     pub fn clear(&self) -> Result<(), StoreError> {
         let layout = self.layout();
+        // If it cannot be opened, no process evicts.
+        let lock = gc_lock(&layout);
+        if let Ok(lock) = &lock {
+            self.wait_for_clean_up(lock)?;
+        }
         let removed = || -> io::Result<()> {
             for dir_fd in [&layout.objects, &layout.index, &layout.alias, &layout.partial] {
                 for (name, _) in dir_fd.names()? {
@@ -274,6 +311,11 @@ impl Shared {
         empty_trash(&layout);
         Ok(())
     }
+}
+
+/// The file whose lock a clean-up has.
+fn gc_lock(layout: &Layout) -> io::Result<File> {
+    Ok(layout.root.ensure(b"gc.lock")?.0)
 }
 
 /// Removes empty directories of the index, from the deepest up.

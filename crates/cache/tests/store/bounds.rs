@@ -209,3 +209,27 @@ fn the_records_above_a_pin_are_not_evicted() {
     assert_eq!(world::check_file(&store, 3), WHOLE);
     assert!(above.iter().all(|path| store.attr(&source(), path).is_some()));
 }
+
+/// The commands wait for a clean-up by another process, which may have other bounds.
+#[test]
+fn a_clean_up_that_is_requested_follows_one_that_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = bounded(dir.path(), 1 << 30);
+    for file in 2..7 {
+        world::put(&store, file, 1).unwrap();
+    }
+    drop(store);
+    let lock = std::fs::File::create(dir.path().join("v1/gc.lock")).unwrap();
+    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let store = bounded(dir.path(), 1);
+    assert!(store.gc().busy);
+    let cleaning = std::thread::spawn({
+        let store = store.clone();
+        move || store.gc_when_free().unwrap()
+    });
+    std::thread::yield_now();
+    assert!(!cleaning.is_finished());
+    drop(lock);
+    assert!(!cleaning.join().unwrap().busy);
+    assert!((2..7).all(|file| !world::check_file(&store, file).content));
+}
