@@ -63,11 +63,12 @@ impl Core {
     }
 
     fn known_listing(&self, path: &RemotePath, policy: ReadPolicy) -> Option<Result<Dh>> {
-        for source in self.sources(path, policy) {
-            if let Some(listing) = self.known_directory(source, path) {
-                let open = OpenDir::Cached(listing.entries, Mutex::new(0));
-                return Some(Ok(Dh(self.listings.add(open))));
-            }
+        let listing = |source: &SourceId| {
+            self.known_directory(source, path).map(|listing| (listing.seen_at, listing.entries))
+        };
+        if let Some(entries) = self.latest(path, policy, listing) {
+            let open = OpenDir::Cached(entries, Mutex::new(0));
+            return Some(Ok(Dh(self.listings.add(open))));
         }
         match self.known_name(path, policy)? {
             Err(error) => Some(Err(error)),

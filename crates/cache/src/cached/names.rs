@@ -51,18 +51,34 @@ impl Core {
         answer
     }
 
-    /// The recorded attributes of `path`; `ENOENT` if a complete listing lacks it.
+    /// The recorded attributes of `path`; `ENOENT` if a complete listing lacks it. Of several
+    /// identities of the source, the one that was seen last decides.
     pub(crate) fn known_name(&self, path: &RemotePath, policy: ReadPolicy) -> Option<Result<Attr>> {
         let doubtful = policy == ReadPolicy::CacheFirst && self.invalid_dirs.contains(path);
-        for source in self.sources(path, policy) {
-            if let Some(known) = self.known_attr(source, path) {
-                return (!doubtful).then_some(Ok(known.attr));
-            }
-            if !path.is_root() && self.is_left_out(source, path) {
-                return Some(Err(Errno::ENOENT));
-            }
+        match self.latest(path, policy, |source| self.known_in(source, path))? {
+            Ok(_) if doubtful => None,
+            known => Some(known),
         }
-        None
+    }
+
+    /// What was `seen` last of `path`, under any of its identities.
+    pub(super) fn latest<T>(
+        &self,
+        path: &RemotePath,
+        policy: ReadPolicy,
+        seen: impl Fn(&SourceId) -> Option<(Timestamp, T)>,
+    ) -> Option<T> {
+        // The last of several equal times is taken, which is that of the best identity.
+        let seen = self.sources(path, policy).into_iter().rev().filter_map(seen);
+        seen.max_by_key(|(seen_at, _)| *seen_at).map(|(_, seen)| seen)
+    }
+
+    /// What is recorded of `path` under one identity, and when that was seen.
+    fn known_in(&self, source: &SourceId, path: &RemotePath) -> Option<(Timestamp, Result<Attr>)> {
+        if let Some(known) = self.known_attr(source, path) {
+            return Some((known.seen_at, Ok(known.attr)));
+        }
+        self.left_out_at(source, path).map(|seen_at| (seen_at, Err(Errno::ENOENT)))
     }
 
     /// The attributes that were recorded last, or are in a listing that will be.
@@ -84,13 +100,15 @@ impl Core {
         self.changes.is_current(path, known.seen_at).then_some(known)
     }
 
-    /// Whether the listing of its directory lacks the name.
-    fn is_left_out(&self, source: &SourceId, path: &RemotePath) -> bool {
-        if let Some(listed) = self.pending_listings.lists(source, path) {
-            return !listed;
+    /// When the listing of its directory was seen to lack the name, if it lacks it.
+    fn left_out_at(&self, source: &SourceId, path: &RemotePath) -> Option<Timestamp> {
+        let dir = path.parent()?;
+        let pending = self.pending_listings.lists(source, path);
+        let is_listed = pending.or_else(|| self.store.is_listed(source, path));
+        match is_listed {
+            Some(false) => Some(self.known_directory(source, &dir)?.seen_at),
+            _ => None,
         }
-        self.store.is_listed(source, path) == Some(false)
-            && path.parent().is_some_and(|dir| self.known_directory(source, &dir).is_some())
     }
 
     /// Notes that the remote returned `attr`, which are recorded elsewhere, for the request of
@@ -170,12 +188,13 @@ impl Core {
     }
 
     fn known_target(&self, path: &RemotePath, policy: ReadPolicy) -> Option<Result<Vec<u8>>> {
-        for source in self.sources(path, policy) {
-            if let Some(link) = self.store.link(source, path)
-                && self.changes.is_current(path, link.seen_at)
-            {
-                return Some(Ok(link.target.to_vec()));
-            }
+        let link = |source: &SourceId| {
+            let link = self.store.link(source, path)?;
+            let is_current = self.changes.is_current(path, link.seen_at);
+            is_current.then(|| (link.seen_at, link.target.to_vec()))
+        };
+        if let Some(target) = self.latest(path, policy, link) {
+            return Some(Ok(target));
         }
         match self.known_name(path, policy)? {
             Ok(attr) if attr.kind == FileKind::Symlink => None,

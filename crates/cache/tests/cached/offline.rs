@@ -172,3 +172,35 @@ async fn a_name_that_reappeared_is_not_absent() {
     stage.faulty.cut();
     assert_eq!(size(&cached, "d/x").await, Err(Errno::ENOENT));
 }
+
+/// I8: what was seen last is valid, with `immutable` or without it.
+#[tokio::test]
+async fn what_was_seen_last_is_shown_offline() {
+    let (usual, immutable) = (Mode::CloseToOpen, Mode::Immutable);
+    for (first, last) in [(usual, immutable), (immutable, usual)] {
+        let stage = Stage::new();
+        stage.put("old", "x");
+        stage.memory.put_symlink("link", "old");
+        let cached = stage.mount(first);
+        assert_eq!(list(&cached, "").await.unwrap(), ["link", "old"]);
+        cached.readlink(&path("link")).await.unwrap();
+        cached.wait_idle().await;
+        stage.memory.remove("old");
+        stage.memory.remove("link");
+        stage.memory.put_symlink("link", "new");
+        stage.put("new/f", "content");
+        let cached = stage.mount(last);
+        assert_eq!(list(&cached, "").await.unwrap(), ["link", "new"]);
+        assert_eq!(list(&cached, "new").await.unwrap(), ["f"]);
+        cached.readlink(&path("link")).await.unwrap();
+        keep(&cached, "new/f").await;
+        for mode in [first, last] {
+            let offline = CachedConfig { offline: true, mode, ..stage.config() };
+            let cached = stage.mount_with(offline);
+            assert_eq!(list(&cached, "").await.unwrap(), ["link", "new"], "{first:?}");
+            assert_eq!(size(&cached, "old").await, Err(Errno::ENOENT), "{first:?}");
+            assert_eq!(read(&cached, "new/f").await.unwrap(), b"content", "{first:?}");
+            assert_eq!(cached.readlink(&path("link")).await.unwrap(), b"new", "{first:?}");
+        }
+    }
+}
