@@ -135,6 +135,11 @@ impl Partial {
         self.0.subject.validator
     }
 
+    /// Whether it is small enough for the store. If not, all bytes are dropped.
+    pub(crate) fn fits(&self) -> bool {
+        self.0.fits
+    }
+
     /// Adds bytes that were read at `offset`. Bytes that are present already, and bytes beyond the
     /// quota, are dropped. Blocks for the disk.
     pub fn write(&self, offset: u64, data: &Bytes) {

@@ -70,7 +70,8 @@ pub struct Tally {
     pub fetched_files: u64,
     /// Bytes fetched.
     pub fetched_bytes: u64,
-    /// Files that were read but not cached, because they changed meanwhile or the cache is full.
+    /// Files that were not cached, because they changed while they were read, are too large, or the
+    /// cache is full.
     pub not_kept_files: u64,
     /// Files and directories that could not be read.
     pub failed: u64,

@@ -116,7 +116,9 @@ fn summary(tally: &Tally, ms: u64) -> String {
     );
     if tally.not_kept_files > 0 {
         let words = count(tally.not_kept_files, "file");
-        out += &format!("{words} not cached: changed while being fetched, or the cache is full\n");
+        out += &format!(
+            "{words} not cached: changed while being fetched, too large, or the cache is full\n"
+        );
     }
     if tally.failed > 0 {
         out += &format!("{} failed\n", tally.failed);
@@ -175,7 +177,8 @@ mod tests {
         assert_eq!(
             summary(&tally, 1_500),
             "5 files (5 MiB): 3 fetched (3 MiB) in 1.5 s, 1 already cached\n\
-             1 file not cached: changed while being fetched, or the cache is full\n2 failed\n"
+             1 file not cached: changed while being fetched, too large, or the cache is full\n\
+             2 failed\n"
         );
     }
 }

@@ -28,8 +28,10 @@ pub enum Warmed {
     Already,
     /// All of it is cached now; this many bytes were transferred.
     Fetched(u64),
-    /// It was read, but is not kept: it is being changed, or the store has no space.
+    /// It is not kept: it is being changed, or the store cannot be written to.
     NotKept,
+    /// It is too large for the store, and was not read.
+    TooLarge,
 }
 
 /// Bound on the requests in flight for one file, for any window.
@@ -88,6 +90,7 @@ impl Core {
             let file = self.files.get(opened.fh)?;
             match file.content() {
                 Content::Whole(_) => return Ok(Warmed::Already),
+                Content::Part(fetch) if !fetch.partial.fits() => return Ok(Warmed::TooLarge),
                 Content::Part(fetch) => {
                     return self.fetch(opened.fh, &file, &fetch, fetched).await;
                 }
@@ -125,6 +128,9 @@ impl Core {
         for range in fetch.partial.missing(0..file.attr.size) {
             let mut at = range.start;
             while at < range.end {
+                if !self.store.may_write() {
+                    return Ok(Warmed::NotKept);
+                }
                 let len = piece.min(range.end - at) as u32;
                 self.wait_for_space(u64::from(len)).await;
                 if reads.len() >= most {

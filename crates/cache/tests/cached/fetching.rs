@@ -1,7 +1,7 @@
 //! Which contents are kept, and which are not.
 
 use base::{Access, Errno, OpenFlags, Remote};
-use cache::{Mode, Warmed};
+use cache::{Mode, Store, StoreConfig, Warmed};
 use testkit::faulty::Which;
 use testkit::{Call, path};
 
@@ -159,6 +159,30 @@ async fn a_file_is_fetched_before_it_is_read() {
     stage.asked();
     assert!(read(&cached, "f").await.unwrap() == content);
     assert_eq!(stage.asked(), 1);
+}
+
+/// What the store would not keep is not transferred.
+#[tokio::test]
+async fn a_file_that_cannot_be_kept_is_not_fetched() {
+    let stage = Stage::new();
+    stage.put("f", pattern(3, 3 << 20));
+    let store = |size_bytes, free_bytes| {
+        let (size_bytes, free_bytes) = (Some(size_bytes), Some(free_bytes));
+        let dir = stage.dir.path().join("store");
+        Store::open(StoreConfig { size_bytes, free_bytes, ..StoreConfig::new(dir) }).unwrap()
+    };
+    let small = store(1 << 20, 0);
+    let full = store(1 << 30, u64::MAX / 2);
+    while full.gc().busy {}
+    assert!(full.status().off.is_some());
+    for (store, result) in [(small, Warmed::TooLarge), (full, Warmed::NotKept)] {
+        let cached = stage.mount_on(store, stage.config());
+        assert_eq!(cached.warm(&path("f"), &|_| ()).await, Ok(result));
+        assert_eq!(stage.faulty.calls(Call::Read), 0);
+        // The caller reads it nevertheless.
+        assert!(read(&cached, "f").await.unwrap() == pattern(3, 3 << 20));
+        stage.faulty.reset_calls();
+    }
 }
 
 /// Data of files that were read in part and are open does not keep others from being cached.

@@ -361,6 +361,11 @@ async fn file(
         Warmed::Already => whole,
         Warmed::Fetched(_) => Tally { fetched_files: 1, ..whole },
         Warmed::NotKept => Tally { not_kept_files: 1, ..done },
+        Warmed::TooLarge => {
+            let why = "larger than half of the cache, so it is not cached (raise cache_size)";
+            let problems = vec![format!("{}: {why}", shown(path))];
+            Tally { not_kept_files: 1, problems, ..done }
+        }
     })
 }
 
