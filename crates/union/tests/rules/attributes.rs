@@ -1,6 +1,6 @@
 //! Attributes, file system statistics and syncing.
 
-use base::{AttrChange, Errno, Remote, Timestamp};
+use base::{AttrChange, DigestEffort, DigestKind, Errno, Remote, Timestamp};
 use testkit::{Call, path};
 use union::{Mode, Policies};
 
@@ -71,6 +71,25 @@ async fn a_time_that_is_set_is_the_time_that_is_shown() {
     assert_eq!(built.union.setattr(&path("d"), mtime(8_000)).await, Err(Errno::EROFS));
     assert_eq!(built.mem(0).attr("d").mtime, Timestamp::from_secs(5_000));
     built.union.setattr(&path("d"), perm(0o700)).await.unwrap();
+}
+
+/// The first read of a file after its change sets its atime, which may be later than the attributes
+/// that the caller has.
+#[tokio::test]
+async fn a_digest_does_not_depend_on_the_atime() {
+    let built = Built::new(2);
+    built.mem(0).put_file("f", "content");
+    let attr = built.union.lstat(&path("f")).await.unwrap();
+    let digest = async || {
+        let (kind, effort) = (DigestKind::Sha256, DigestEffort::Known);
+        built.union.digest(&path("f"), &attr, kind, effort).await.unwrap()
+    };
+    let atime = Some(Timestamp::from_secs(5));
+    built.mem(0).setattr(&path("f"), AttrChange { atime, ..AttrChange::default() }).await.unwrap();
+    assert_ne!(built.union.lstat(&path("f")).await.unwrap().atime, attr.atime);
+    assert_eq!(digest().await.as_deref(), Some(&b"f"[..]));
+    built.mem(0).set_mtime("f", 5);
+    assert_eq!(digest().await, None);
 }
 
 #[tokio::test]
