@@ -136,6 +136,10 @@ impl Loaded {
             return Ok(());
         }
         // A long record may be in the middle of being written: its writer holds the lock.
+        let file = match open_to_lock(index, target) {
+            Err(error) if is_planted(&error) => return Err(NoRecords::Damaged),
+            opened => opened.map_err(unreadable)?,
+        };
         if !dir_fd::lock(&file).unwrap_or(false) {
             return Err(NoRecords::Unreadable);
         }
@@ -157,6 +161,7 @@ impl Loaded {
             return Some((true, bytes));
         }
         // Its writer holds the lock.
+        let file = open_to_lock(index, target).ok()?;
         let is_complete = dir_fd::try_lock(&file).unwrap_or(false);
         is_complete.then(|| Some((Loaded::default().read(&file, target).ok()?, bytes)))?
     }
@@ -215,6 +220,12 @@ fn changed_nanos(stat: &Stat) -> i128 {
     i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(stat.st_mtime_nsec)
 }
 
+/// Opens the file so that it can be locked: NFS locks a file exclusively only if it is open for
+/// writing.
+fn open_to_lock(index: &DirFd, target: &Target<'_>) -> io::Result<File> {
+    Ok(index.file_below(&target.file(), OFlags::RDWR)?.0)
+}
+
 /// Whether the entry at the file's place was not created by the store.
 fn is_planted(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
@@ -231,8 +242,7 @@ pub(crate) fn append(
     mut space: impl FnMut(u64, u64) -> bool,
 ) -> io::Result<bool> {
     for _ in 0..ATTEMPTS {
-        let opened = layout.index.file_below(&target.file(), OFlags::RDWR);
-        let (file, _) = match opened {
+        let file = match open_to_lock(&layout.index, target) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if !make {
                     return Ok(true);
@@ -346,6 +356,18 @@ mod tests {
 
     use super::*;
     use crate::metadata::KnownLink;
+
+    #[test]
+    fn a_file_is_locked_by_a_descriptor_that_may_write() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::open(dir.path()).unwrap();
+        let (source, path) = (SourceId::new(b"source"), RemotePath::root());
+        let target = Target { source: &source, path: &path };
+        assert!(append(&layout, &target, &[Record::ForgetListing], true, |_, _| true).unwrap());
+        let file = open_to_lock(&layout.index, &target).unwrap();
+        let flags = rustix::fs::fcntl_getfl(&file).unwrap();
+        assert!(flags.contains(OFlags::RDWR), "{flags:?}");
+    }
 
     /// The file, or its directory, is removed while it is rewritten.
     #[test]
