@@ -237,6 +237,11 @@ pub(crate) fn try_lock(file: &File) -> io::Result<bool> {
     }
 }
 
+/// Takes a lock that others may share, unless it is held exclusively.
+pub(crate) fn lock_shared(file: &File) -> io::Result<()> {
+    Ok(rustix::fs::flock(file, FlockOperation::NonBlockingLockShared)?)
+}
+
 /// Records in the atime that a file was used now; at most once an hour.
 pub(crate) fn note_use(file: &File, stat: &Stat) {
     let now = Timestamp::now().secs;

@@ -38,7 +38,7 @@ use self::digests::remove_aliases;
 use self::reading::{ReadError, Wait};
 use crate::codec::CHECKSUM_BYTES;
 use crate::digest::{Digest, Digests};
-use crate::dir_fd::{DirFd, note_use, read_exact_at};
+use crate::dir_fd::{DirFd, lock_shared, note_use, read_exact_at, try_lock};
 use crate::partial::chunks::chunk_range;
 use crate::store::quota::on_disk;
 use crate::store::shared::Shared;
@@ -317,6 +317,8 @@ impl Shared {
     ) -> Option<Object> {
         let size = stat.st_size as u64;
         let body = if size > CHUNK_BYTES {
+            // Until it is closed, so that it is not evicted. If that fails, it may be.
+            let _ = lock_shared(&file);
             let about = about.filter(|about| about.size == size)?;
             Body::Large { sums: about.sums, block_sums: BlockSumCache::default() }
         } else {
@@ -346,6 +348,17 @@ impl Shared {
         let dir_fd = self.layout().objects.sub(&names.dir).ok()?;
         let size = dir_fd.stat(&names.content).ok()?.st_size as u64;
         (size <= CHUNK_BYTES || dir_fd.stat(&names.about).is_ok()).then_some(size)
+    }
+
+    /// Whether a process has this content of more than one chunk open.
+    pub(crate) fn is_open(&self, digest: &Digest) -> bool {
+        let names = Names::of(digest);
+        let opened = self.layout().objects.sub(&names.dir);
+        let Ok((file, stat)) = opened.and_then(|dir_fd| dir_fd.read_only(&names.content)) else {
+            return false;
+        };
+        // Over NFS this lock fails, since the file is not open for writing.
+        stat.st_size as u64 > CHUNK_BYTES && !try_lock(&file).unwrap_or(true)
     }
 
     /// Removes a content and its metadata, if it is still the file `ino`: it may have been repaired

@@ -6,7 +6,8 @@
 //! Pinned contents, and partial ones in use, stay. A content is pinned while a pinned file has it:
 //! not after a later content of the file was recorded, or a listing lacks the file.
 //!
-//! An open content is evicted like any other: its readers keep it until they close it.
+//! A content of more than one chunk stays while a process has it open: its space would not be free
+//! before it is closed. A smaller one is evicted like any other; its readers keep it.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -237,7 +238,8 @@ impl Shared {
         match &item.what {
             What::Object(digest, _) => {
                 // Not if it was used, or fetched again, after the scan.
-                self.remove_object_if(digest, |stat| stat.st_atime == item.used_secs) > 0
+                !self.is_open(digest)
+                    && self.remove_object_if(digest, |stat| stat.st_atime == item.used_secs) > 0
             }
             What::Partial(key) => {
                 let names = Names::of(key);

@@ -233,3 +233,29 @@ fn a_clean_up_that_is_requested_follows_one_that_runs() {
     assert!(!cleaning.join().unwrap().busy);
     assert!((2..7).all(|file| !world::check_file(&store, file).content));
 }
+
+/// Removing an open content frees nothing.
+#[test]
+fn a_large_content_stays_while_it_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    // Without digests, for which the store itself opens contents.
+    let bounded = |size_bytes| {
+        let size_bytes = Some(size_bytes);
+        let digests = StoreConfig { digests: false, aliases: false, ..world::config(dir.path()) };
+        Store::open(StoreConfig { size_bytes, ..digests }).unwrap()
+    };
+    let store = bounded(1 << 30);
+    let [open, closed] = [0, 7].map(|file| {
+        world::put(&store, file, 1).unwrap();
+        age(dir.path(), file, 1000);
+        cache::Digest::of(&world::content(file, 1))
+    });
+    let object = store.object(&open).unwrap();
+    age(dir.path(), 0, 1000);
+    let small = bounded(1);
+    world::settled_bytes(&small);
+    assert!(small.object_bytes(&open).is_some() && small.object_bytes(&closed).is_none());
+    drop(object);
+    world::settled_bytes(&small);
+    assert!(small.object_bytes(&open).is_none());
+}
