@@ -56,7 +56,7 @@ enum What {
     },
     /// Remove pins.
     Unpin {
-        /// The pinned paths, as they were given to `pin`.
+        /// The pinned paths, as they were given to `pin`. They need not exist any more.
         #[arg(required = true)]
         paths: Vec<PathBuf>,
     },
@@ -122,13 +122,16 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             print(json, &text::Told::of(&store), text::status)
         }
         What::Pin { paths } => {
-            report(json, &job(&paths, |paths| CacheJob::Pin { paths })?, |_| String::new())
+            let pin = |paths| CacheJob::Pin { paths };
+            report(json, &job(&paths, places::existing, pin)?, |_| String::new())
         }
         What::Unpin { paths } => {
-            report(json, &job(&paths, |paths| CacheJob::Unpin { paths })?, |_| String::new())
+            let unpin = |paths| CacheJob::Unpin { paths };
+            report(json, &job(&paths, places::perhaps_removed, unpin)?, |_| String::new())
         }
         What::Check { paths } => {
-            report(json, &job(&paths, |paths| CacheJob::Check { paths })?, text::presence)
+            let check = |paths| CacheJob::Check { paths };
+            report(json, &job(&paths, places::existing, check)?, text::presence)
         }
     }
 }
@@ -146,8 +149,12 @@ fn bound(what: &str, text: &str) -> Result<u64, Problem> {
     crate::quantity::parse_bytes(text).map_err(|why| Problem::new(what.to_owned(), why))
 }
 
-fn job(paths: &[PathBuf], job: impl Fn(Vec<protocol::Path>) -> CacheJob) -> anyhow::Result<Tally> {
-    Ok(places::ask(paths, job, &mut |_| {})?)
+fn job(
+    paths: &[PathBuf],
+    resolve: places::Resolve,
+    job: impl Fn(Vec<protocol::Path>) -> CacheJob,
+) -> anyhow::Result<Tally> {
+    Ok(places::ask(paths, resolve, job, &mut |_| {})?)
 }
 
 fn print<T: Serialize>(

@@ -52,7 +52,8 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let mut progress = |tally: &Tally| {
         bar.set_message(frame(tally, begun.elapsed()).line(progress::columns()));
     };
-    let told = places::ask(&paths, |paths| CacheJob::Warm { paths, at_once }, &mut progress);
+    let job = |paths| CacheJob::Warm { paths, at_once };
+    let told = places::ask(&paths, places::existing, job, &mut progress);
     bar.finish_and_clear();
     let all = told?;
     for problem in &all.problems {

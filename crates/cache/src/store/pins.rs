@@ -19,7 +19,7 @@ const MAGIC: &[u8; 8] = b"sshoalN1";
 const MAX_BYTES: u64 = 64 << 10;
 
 /// A file of a source, or a sub-tree.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// The source.
     pub source: SourceId,

@@ -95,6 +95,20 @@ async fn places(stack: &Stack, path: &RemotePath) -> Result<Vec<(Arc<Source>, Re
     Ok(found)
 }
 
+/// The sources that contained `path` if it existed, with its paths in them.
+fn possible_places(stack: &Stack, path: &RemotePath) -> Vec<(Arc<Source>, RemotePath)> {
+    let contains = |source: &Arc<Source>| {
+        let mut names = path.names();
+        source.spec.place.iter().all(|name| names.next() == Some(name.as_bytes()))
+    };
+    let sources = stack.sources().into_iter().filter(contains);
+    let below = |source: Arc<Source>| {
+        let at = source.below_place(path);
+        (source, at)
+    };
+    sources.map(below).collect()
+}
+
 async fn pin(
     stack: &Stack,
     store: &Store,
@@ -103,8 +117,10 @@ async fn pin(
 ) -> std::result::Result<(), Problem> {
     for Path(path) in paths {
         let about = || format!("'{}'", shown(path));
-        let places = places(stack, path).await;
-        let places = places.or_problem(about())?;
+        let places = match pins {
+            true => places(stack, path).await.or_problem(about())?,
+            false => possible_places(stack, path),
+        };
         let kept: Vec<(SourceId, RemotePath)> = places
             .into_iter()
             .filter_map(|(source, at)| Some((source.cached.as_ref()?.id, at)))

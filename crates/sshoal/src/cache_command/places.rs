@@ -1,6 +1,7 @@
 //! Translates paths of the command line to paths in mounts.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use cli::Problem;
 use control::client;
@@ -8,6 +9,7 @@ use control::job::{self, CacheJob, Tally};
 use control::{Reply, Wish};
 
 use control::inside::{self, Inside};
+use rustix::io::Errno;
 
 /// Maximum bytes of paths in one request: half of what a daemon accepts.
 const MAX_PATHS_BYTES: usize = 32 << 10;
@@ -18,15 +20,41 @@ struct Places {
     paths: Vec<job::Path>,
 }
 
+/// Resolves the symbolic links in a path.
+pub type Resolve = fn(&Path) -> io::Result<PathBuf>;
+
+/// Resolves a path that exists.
+pub fn existing(path: &Path) -> io::Result<PathBuf> {
+    path.canonicalize()
+}
+
+/// Resolves a path as far as it exists. The rest is as it was typed.
+pub fn perhaps_removed(path: &Path) -> io::Result<PathBuf> {
+    let error = match path.canonicalize() {
+        Err(error) => error,
+        resolved => return resolved,
+    };
+    // `EIO`: the mount is offline, and does not know the path.
+    let may_be_removed = Errno::from_io_error(&error)
+        .is_some_and(|errno| [Errno::NOENT, Errno::NOTDIR, Errno::IO].contains(&errno));
+    match (path.parent(), path.file_name()) {
+        (Some(parent), Some(name)) if may_be_removed => {
+            let parent = if parent == Path::new("") { Path::new(".") } else { parent };
+            Ok(perhaps_removed(parent)?.join(name))
+        }
+        _ => Err(error),
+    }
+}
+
 /// Finds the mounts that contain `paths`. Accesses the mounted file systems to resolve them. A path
 /// that is not found is a failure in `all`.
 ///
 /// # Errors
 /// That of the last path, if none is found.
-fn find(paths: &[PathBuf], all: &mut Tally) -> Result<Vec<Places>, Problem> {
+fn find(paths: &[PathBuf], resolve: Resolve, all: &mut Tally) -> Result<Vec<Places>, Problem> {
     let mut found: Vec<Places> = Vec::new();
     for (number, typed) in paths.iter().enumerate() {
-        let resolved = typed.canonicalize().map_err(|error| client::unresolved(typed, &error));
+        let resolved = resolve(typed).map_err(|error| client::unresolved(typed, &error));
         let Inside { mount, path } = match resolved.and_then(|path| inside::find(&path, typed)) {
             Ok(inside) => inside,
             Err(problem) if found.is_empty() && number + 1 == paths.len() => return Err(problem),
@@ -49,11 +77,12 @@ fn find(paths: &[PathBuf], all: &mut Tally) -> Result<Vec<Places>, Problem> {
 /// far.
 pub fn ask(
     paths: &[PathBuf],
+    resolve: Resolve,
     job: impl Fn(Vec<job::Path>) -> CacheJob,
     progress: &mut dyn FnMut(&Tally),
 ) -> Result<Tally, Problem> {
     let mut all = Tally::default();
-    for places in find(paths, &mut all)? {
+    for places in find(paths, resolve, &mut all)? {
         places.ask(&job, &mut all, progress)?;
     }
     Ok(all)
@@ -93,5 +122,27 @@ impl Places {
             all.add(&tally);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_removed_path_is_resolved_as_far_as_it_exists() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap();
+        std::os::unix::fs::symlink(".", real.join("link")).unwrap();
+        std::fs::write(real.join("file"), "").unwrap();
+        for (typed, resolved) in [
+            ("link/a/b", Some("a/b")),
+            ("link/file", Some("file")),
+            ("file/a", Some("file/a")),
+            ("a/..", None),
+        ] {
+            let found = perhaps_removed(&real.join(typed)).ok();
+            assert_eq!(found, resolved.map(|path| real.join(path)), "{typed}");
+        }
     }
 }

@@ -1,8 +1,9 @@
 //! The output of `sshoal cache`, as text and JSON. All text from outside is escaped.
 
+use std::collections::HashSet;
 use std::fmt::Write as _;
 
-use cache::{Store, store};
+use cache::{Cached, Store, store};
 use cli::printable;
 use control::job::Tally;
 use serde::Serialize;
@@ -69,10 +70,17 @@ impl Told {
     /// The status of this store.
     pub fn of(store: &Store) -> Told {
         let status = store.status();
-        let mut pins: Vec<Pin> = store.pins().iter().map(Pin::of).collect();
+        let mut pins = store.pins();
         // Each pin is stored under both identities of a source.
+        let second: HashSet<store::Place> = pins
+            .iter()
+            .map(|pin| store::Place {
+                source: Cached::pinned_source(&pin.source),
+                path: pin.path.clone(),
+            })
+            .collect();
+        pins.retain(|pin| !second.contains(pin));
         pins.sort_by(|one, other| one.path.cmp(&other.path));
-        pins.dedup_by(|one, other| one.path == other.path);
         Told {
             dir: printable(&status.dir),
             used_bytes: status.used_bytes,
@@ -81,7 +89,7 @@ impl Told {
             disk_free_bytes: status.disk_free_bytes,
             keep_free_bytes: status.keep_free_bytes,
             off: status.off.as_deref().map(printable),
-            pins,
+            pins: pins.iter().map(Pin::of).collect(),
         }
     }
 }
@@ -191,6 +199,22 @@ mod tests {
             "/c\n  used       5 MiB (limit 20 GiB)\n  max file   10 GiB\n  \
              disk       1 GiB free (512 MiB reserved)\n  writes     off: No space left on device\n  pinned     src\n"
         );
+    }
+
+    #[test]
+    fn pins_of_two_sources_are_two() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(cache::StoreConfig::new(dir.path().join("cache"))).unwrap();
+        let path = base::RemotePath::root();
+        for id in [&b"one"[..], b"other"] {
+            let source = cache::SourceId::new(id);
+            for source in [Cached::pinned_source(&source), source] {
+                store.pin(&source, &path).unwrap();
+            }
+        }
+        let told = Told::of(&store);
+        assert_eq!(told.pins.len(), 2);
+        assert_ne!(told.pins[0].source, told.pins[1].source);
     }
 
     #[test]

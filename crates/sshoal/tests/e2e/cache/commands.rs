@@ -112,12 +112,18 @@ fn the_cache_commands_work_while_the_store_is_in_use() {
     });
     let left = json(&["cache", "check"], &[&mount.at(pinned)]);
     assert_eq!(left["present_bytes"], content.len());
+    // Also after the file was removed at the server.
+    fs::remove_file(world.served(pinned)).unwrap();
+    eventually(Duration::from_secs(60), "the removal is seen", || !mount.at(pinned).exists());
     told(&["cache", "unpin"], &[&mount.at(pinned)]);
+    assert_eq!(json(&["cache", "status", "--dir"], &[&dir])["pins"], serde_json::json!([]));
     let ended = sshoal(&["cache", "unpin"], &[&mount.at(pinned)]);
     assert!(ended.stderr.contains("not pinned"), "{ended:?}");
 
     told(&["cache", "clear", "--dir"], &[&dir]);
     assert_eq!(json(&["cache", "check"], &[mount.place()])["whole_files"], 0);
+    put(&world, pinned, content);
+    eventually(Duration::from_secs(60), "the file is seen", || mount.at(pinned).exists());
     read_all(&mount, &files);
     mount.unmount();
 }
