@@ -97,34 +97,40 @@ impl Attempt<'_> {
         let stat = pipelined::first_of(stat, &mut open).await;
         let kind =
             stat.as_ref().ok().and_then(|attrs| attr::from_wire(attrs).ok()).map(|it| it.kind);
+        let session = self.session.clone();
         let open = match kind.map_or(Ok(()), check_kind) {
-            Ok(()) => open.await,
+            Ok(()) => open.await.map(|handle| OpenHandle::new(session, handle)),
             Err(errno) => self.unless_blocked(open).await.ok_or(errno)?,
         };
-        let session = self.session.clone();
-        Ok((stat, open.map(|handle| OpenHandle::new(session, handle))))
+        Ok((stat, open))
     }
 
     /// The reply to an OPEN of something that is no regular file. `None` if it blocks the server;
-    /// then the session has ended.
+    /// then the session has ended. It ends also if this caller gives up before, because the server
+    /// answers no other one.
     async fn unless_blocked(
         &self,
         mut open: Call<RemoteHandle>,
-    ) -> Option<sftp::Result<RemoteHandle>> {
-        loop {
-            if let Ok(reply) = tokio::time::timeout(SILENT, &mut open).await {
-                return Some(reply);
+    ) -> Option<sftp::Result<OpenHandle>> {
+        let (session, path) = (self.session.clone(), self.path.clone());
+        let name = self.host.config().name.clone();
+        let waiting = tokio::spawn(async move {
+            loop {
+                if let Ok(reply) = tokio::time::timeout(SILENT, &mut open).await {
+                    return Some(reply.map(|handle| OpenHandle::new(session, handle)));
+                }
+                let silent = session.client.activity().silent;
+                if silent >= SILENT {
+                    tracing::warn!(
+                        "{name}: {path}: not a file any more, and its open blocks the server"
+                    );
+                    session.give_up(silent).await;
+                    return None;
+                }
             }
-            let silent = self.session.client.activity().silent;
-            if silent >= SILENT {
-                let (name, path) = (&self.host.config().name, self.path);
-                tracing::warn!(
-                    "{name}: {path}: not a file any more, and its open blocks the server"
-                );
-                self.session.give_up(silent).await;
-                return None;
-            }
-        }
+        });
+        // An error is a panic, which is logged.
+        waiting.await.ok().flatten()
     }
 
     fn probe(&self) -> Probe<'_> {

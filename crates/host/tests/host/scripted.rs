@@ -91,6 +91,43 @@ async fn an_open_that_blocks_the_server_fails_and_others_go_on() {
     assert_eq!(attr.unwrap().size, 7);
 }
 
+/// Also if the caller of the open has given up.
+#[tokio::test]
+async fn an_open_that_was_cancelled_does_not_block_others() {
+    let long = Duration::from_secs(600);
+    let config = Config { stall_limit: long, ..Config::default() };
+    let (host, mut actor, mut later) = staged_with_later(&[], config).await;
+    let (pipe, other) = (path("f"), path("other"));
+    let serve = async {
+        let look = actor.expect(Request::Lstat { path: b"f" }).await;
+        actor.receive(|id, _| id).await;
+        actor.attrs(look, 0o010_644, 0).await;
+        let look = actor.expect(Request::Lstat { path: b"other" }).await;
+        actor.attrs(look, 0o100_644, 7).await;
+    };
+    tokio::select! {
+        biased;
+        opened = host.open(&pipe, READ) => panic!("{opened:?}"),
+        // When this is answered, the reply about the pipe has been used.
+        (attr, ()) = async { tokio::join!(host.lstat(&other), serve) } => assert!(attr.is_ok()),
+    }
+    let looking = async {
+        match host.lstat(&other).await {
+            // It was sent over the blocked session.
+            Err(Errno::ETIMEDOUT) => host.lstat(&other).await,
+            found => found,
+        }
+    };
+    let serve = async {
+        let mut actor = later.recv().await.unwrap();
+        let look = actor.expect(Request::Lstat { path: b"other" }).await;
+        actor.attrs(look, 0o100_644, 7).await;
+    };
+    let both = tokio::time::timeout(long / 20, async { tokio::join!(looking, serve) });
+    let (attr, ()) = both.await.expect("the server is blocked");
+    assert_eq!(attr.unwrap().size, 7);
+}
+
 /// Drops an open whose two requests were received, after the reply named `answered`.
 async fn gives_up(
     call: tokio::task::JoinHandle<base::Result<base::Opened>>,
