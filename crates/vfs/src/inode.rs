@@ -95,6 +95,8 @@ struct ActiveState {
     /// Changes of its names in flight.
     renames_in_flight: u32,
     pages: Option<Pages>,
+    /// The content was changed locally since the kernel's pages were dropped.
+    writes_pages: bool,
     visit: Option<Visit>,
     /// A local change has set a new mtime since the attributes were received.
     mtime_pending: bool,
@@ -224,6 +226,7 @@ impl Deref for OpenHandles {
 /// | `deferred_open_seq` | was an answer by name requested before a deferred handle was opened? | change counter | [`note_deferred_open`](State::note_deferred_open) |
 /// | `reported_seq` | was an answer requested before a change was reported? | change counter | [`note_reported_change`](State::note_reported_change) |
 /// | `pages` | which content do the kernel's pages hold? | – | `validate_pages`, [`pages_written`](State::pages_written), `invalidate_pages` |
+/// | `writes_pages` | may they hold local writes if `pages` is unset? | – | set by `note_content_change`, cleared by `distrust_pages` |
 /// | `mtime_pending` | will the next mtime be that of a local change? | – | [`expect_new_mtime`](State::expect_new_mtime), [`set_fraction`](State::set_fraction) |
 /// | `created_here` | is the file known without a request? | – | [`set_created_here`](State::set_created_here), [`forget_created_here`](State::forget_created_here) |
 pub(crate) struct State {
@@ -965,7 +968,9 @@ impl State {
 
     /// A local change of the content begins, which also changes the mtime.
     pub(crate) fn note_content_change(&mut self) {
-        self.active().validator_changes += 1;
+        let active = self.active();
+        active.validator_changes += 1;
+        active.writes_pages = true;
         self.invalidate_pages_and_size();
         self.expect_new_mtime();
     }

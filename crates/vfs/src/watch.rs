@@ -486,7 +486,7 @@ impl Shared {
             let (may_be_outdated, has_handle) = {
                 let state = inode.state();
                 let has_handle = state.open.iter().any(|open| open.remote.opened().is_some());
-                (!state.open.is_empty() && state.knows_pages(), has_handle)
+                (!state.open.is_empty() && !state.has_written_pages(), has_handle)
             };
             if may_be_outdated {
                 // Mostly, nothing but this mount has changed the file: pages in use are not dropped

@@ -77,10 +77,10 @@ impl State {
         self.active.as_ref()?.pages
     }
 
-    /// Whether it is known which content the kernel's pages hold. It is not known while the file is
-    /// written locally.
-    pub(crate) fn knows_pages(&self) -> bool {
-        self.pages().is_some()
+    /// Whether the kernel's pages may hold data that was written locally, of which no validator is
+    /// known yet.
+    pub(crate) fn has_written_pages(&self) -> bool {
+        self.active.as_ref().is_some_and(|active| active.pages.is_none() && active.writes_pages)
     }
 
     /// Whether the kernel's pages, if it has any, are of the content that `attr` names.
@@ -175,6 +175,9 @@ impl State {
     /// The kernel's pages may hold bytes that are not in the file, such as those of failed writes.
     pub(crate) fn distrust_pages(&mut self) {
         self.began_empty = false;
+        if let Some(active) = &mut self.active {
+            active.writes_pages = false;
+        }
         self.invalidate_pages_and_size();
     }
 

@@ -355,21 +355,26 @@ async fn w1_a_change_right_after_a_local_one_is_shown_by_an_open_descriptor() {
             let mount = with_files().await;
             let ino = mount.find("d/g").await.unwrap();
             let opened = mount.vfs.open(ino, OpenRequest::plain(Access::ReadWrite)).await.unwrap();
-            mount.vfs.setattr(ino, change, None).await.unwrap();
-            mount.kernel.dropped.lock().unwrap().clear();
-            tokio::time::sleep(SOON / 10).await;
-            mount.remote.hold_reports(loses);
-            if changes_there {
-                mount.remote.put_file("d/g", "CONTENT of d/g");
+            // The second time, the pages are those that were read since.
+            for content in ["CONTENT of d/g", "another content"] {
+                mount.vfs.setattr(ino, change, None).await.unwrap();
+                mount.kernel.dropped.lock().unwrap().clear();
+                tokio::time::sleep(SOON / 10).await;
+                mount.remote.hold_reports(loses);
+                if changes_there {
+                    mount.remote.put_file("d/g", content);
+                }
+                if loses {
+                    mount.remote.lose_watches();
+                    mount.remote.hold_reports(false);
+                }
+                tokio::time::sleep(3 * SOON).await;
+                let dropped = std::mem::take(&mut *mount.kernel.dropped.lock().unwrap());
+                let expected = if changes_there { vec![ino] } else { Vec::new() };
+                assert_eq!(dropped, expected, "{changes_there}, {loses}, {content}");
+                // The directory is watched again.
+                mount.use_all(&["d/e"]).await;
             }
-            if loses {
-                mount.remote.lose_watches();
-                mount.remote.hold_reports(false);
-            }
-            tokio::time::sleep(3 * SOON).await;
-            let dropped = std::mem::take(&mut *mount.kernel.dropped.lock().unwrap());
-            let expected = if changes_there { vec![ino] } else { Vec::new() };
-            assert_eq!(dropped, expected, "{changes_there}, {loses}");
             mount.vfs.release(opened.handle);
         }
     }
