@@ -548,17 +548,17 @@ pub trait Remote: Send + Sync + 'static {
 
     /// Sets a lock on a file, in place of what `owner` has locked in this range. The locks of an
     /// owner end with an unlock, or when the last handle is closed through which it has set one in
-    /// this file. A dropped call leaves the locks as they were before it.
+    /// this file. A dropped call leaves the locks as they were before it, unless a conversion was
+    /// excluded.
     ///
     /// # Errors
     /// `EAGAIN` if another owner has a lock that excludes it, unless the caller waits: then this
-    /// returns when the lock is set, without detection of deadlocks. Then a lock of
-    /// [`Flock`](crate::LockFamily::Flock) that was to be converted is removed, as by the system,
-    /// also while the caller waits. `EBADF` if the handle does not
-    /// permit reading (for a read lock of [`Posix`](crate::LockFamily::Posix)) or writing (for a
-    /// write lock of it). `ENOLCK` if there are too many locks, or the file system has none. `EIO`
-    /// if a lock of this owner was lost with a connection, until the owner has unlocked all of the
-    /// file.
+    /// returns when the lock is set, without detection of deadlocks. In both cases, if it was to
+    /// convert a lock of [`Flock`](crate::LockFamily::Flock), the old lock is removed at once, as by
+    /// the system. `EBADF` if the handle does not permit reading (for a read lock of
+    /// [`Posix`](crate::LockFamily::Posix)) or writing (for a write lock of it). `ENOLCK` if there
+    /// are too many locks, or the file system has none. `EIO` if a lock of this owner was lost with
+    /// a connection, until the owner has unlocked all of the file.
     async fn lock(
         &self,
         _fh: Fh,

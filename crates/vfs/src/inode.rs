@@ -908,7 +908,7 @@ impl State {
         self.active.as_ref()?.created_here.as_ref().map(|created_here| created_here.attr)
     }
 
-    /// Like [`State::created_here`], if that is known since less than `within`.
+    /// Like [`State::created_here`], if that is known for less than `within`.
     pub(crate) fn created_here_within(&self, within: Duration) -> Option<Attr> {
         let created_here = self.active.as_ref()?.created_here.as_ref();
         created_here
