@@ -152,16 +152,19 @@ impl Replicas {
             .find(|member| member.is_usable())
     }
 
-    /// Whether a name that this change needs was recently created through a gateway other than
-    /// `tried`.
+    /// Whether a name that this change needs may exist, though the gateways in `tried` do not find
+    /// it: the answer of each of them is rejected, as for a query.
     fn may_exist_elsewhere(&self, paths: &[(&RemotePath, ChangeKind)], tried: GatewaySet) -> bool {
-        paths.iter().any(|(path, kind)| {
-            let needed = match kind {
-                ChangeKind::Created => path.parent(),
-                _ => Some((*path).clone()),
-            };
-            let changed = needed.and_then(|path| self.recent.get(&path));
-            changed.is_some_and(|it| it.exists == Some(true) && !tried.has(it.gateway))
+        let mut needed = paths.iter().filter_map(|(path, kind)| match kind {
+            ChangeKind::Created => path.parent(),
+            _ => Some((*path).clone()),
+        });
+        let is_rejected = |path: &RemotePath, gateway| {
+            self.reject_stale(path, gateway, Err::<(), _>(Errno::ENOENT)) != Err(Errno::ENOENT)
+        };
+        needed.any(|path| {
+            let mut gateways = (0..self.gateways.members.len()).filter(|it| tried.has(*it));
+            gateways.all(|gateway| is_rejected(&path, gateway))
         })
     }
 

@@ -198,9 +198,11 @@ async fn changed_attributes_are_seen() {
 async fn a_change_known_only_to_an_unreachable_gateway_is_not_contradicted() {
     let it = Behind::new(Mode::Failover);
     it.server.put_file("removed", b"x");
-    it.all_see(&["", "made", "removed"]).await;
+    it.all_see(&["", "made", "removed", "dir", "dir/in"]).await;
     it.put("made", b"new").await;
     it.pool.unlink(&path("removed")).await.unwrap();
+    it.pool.mkdir(&path("dir"), 0o755).await.unwrap();
+    it.pool.mkdir(&path("dir/in"), 0o755).await.unwrap();
     it.gateways[0].cut();
     let read = OpenFlags::existing(Access::Read);
     assert_eq!(it.pool.lstat(&path("made")).await, Err(Errno::EHOSTDOWN));
@@ -208,6 +210,9 @@ async fn a_change_known_only_to_an_unreachable_gateway_is_not_contradicted() {
     assert_eq!(it.pool.lstat(&path("removed")).await, Err(Errno::EHOSTDOWN));
     assert_eq!(it.pool.unlink(&path("made")).await, Err(Errno::EHOSTDOWN));
     assert_eq!(it.pool.lstat(&path("made")).await, Err(Errno::EHOSTDOWN));
+    // A name in a new directory has no entry of its own.
+    assert_eq!(it.pool.lstat(&path("dir/in")).await, Err(Errno::EHOSTDOWN));
+    assert_eq!(it.pool.rmdir(&path("dir/in")).await, Err(Errno::EHOSTDOWN));
     // Another client creates it again, which the pool cannot know.
     it.server.put_file("removed", b"again");
     assert_eq!(it.pool.open(&path("removed"), read).await.err(), Some(Errno::EHOSTDOWN));
