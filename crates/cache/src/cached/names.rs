@@ -61,7 +61,8 @@ impl Core {
         }
     }
 
-    /// What was `seen` last of `path`, under any of its identities.
+    /// What was `seen` last of `path`, under any of its identities. While the remote of an immutable
+    /// tree is unreachable, what was seen of that tree stays valid.
     pub(super) fn latest<T>(
         &self,
         path: &RemotePath,
@@ -69,8 +70,12 @@ impl Core {
         seen: impl Fn(&SourceId) -> Option<(Timestamp, T)>,
     ) -> Option<T> {
         // The last of several equal times is taken, which is that of the best identity.
-        let seen = self.sources(path, policy).into_iter().rev().filter_map(seen);
-        seen.max_by_key(|(seen_at, _)| *seen_at).map(|(_, seen)| seen)
+        let mut seen = self.sources(path, policy).into_iter().rev().filter_map(seen);
+        let latest = match self.is_immutable(path) && !self.config.offline {
+            true => seen.next_back(),
+            false => seen.max_by_key(|(seen_at, _)| *seen_at),
+        };
+        latest.map(|(_, seen)| seen)
     }
 
     /// What is recorded of `path` under one identity, and when that was seen.

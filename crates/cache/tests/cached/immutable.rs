@@ -49,6 +49,28 @@ async fn after_a_remount_an_immutable_tree_is_read_without_a_request() {
     assert_eq!(cached.status().read_there_bytes, 0);
 }
 
+/// I1, I2: what another mount has seen since is not shown, also while the server is unreachable.
+#[tokio::test]
+async fn an_immutable_tree_stays_the_same_while_the_remote_is_unreachable() {
+    let stage = Stage::new();
+    stage.put("f", "old");
+    let immutable = CachedConfig { mode: Mode::Immutable, stale_ok: true, ..stage.config() };
+    let cached = stage.mount_with(immutable);
+    assert_eq!(list(&cached, "").await.unwrap(), ["f"]);
+    assert_eq!(keep(&cached, "f").await, b"old");
+    stage.put("f", "newer");
+    stage.put("g", "");
+    let other = stage.mount(Mode::CloseToOpen);
+    assert_eq!(list(&other, "").await.unwrap(), ["f", "g"]);
+    assert_eq!(keep(&other, "f").await, b"newer");
+    stage.faulty.cut();
+    assert_eq!(list(&cached, "").await.unwrap(), ["f"]);
+    assert_eq!(size(&cached, "f").await, Ok(3));
+    // Its content is not recorded any more, and is never that of another size.
+    assert_eq!(read(&cached, "f").await, Err(Errno::EHOSTDOWN));
+    assert_eq!(size(&cached, "g").await, Err(Errno::ENOENT));
+}
+
 /// I2: the tree stays the same, also if the server's changes.
 #[tokio::test]
 async fn an_immutable_tree_does_not_show_changes_of_the_server() {
