@@ -9,8 +9,10 @@ use crate::world::{self, Found, source};
 
 const WHOLE: Found = Found { record: true, content: true };
 
+/// A store without digests, for which it would open contents itself: open ones are not evicted.
 fn bounded(dir: &Path, size_bytes: u64) -> Store {
-    Store::open(StoreConfig { size_bytes: Some(size_bytes), ..world::config(dir) }).unwrap()
+    let config = StoreConfig { digests: false, aliases: false, ..world::config(dir) };
+    Store::open(StoreConfig { size_bytes: Some(size_bytes), ..config }).unwrap()
 }
 
 /// Bytes that the files below `dir` take.
@@ -238,13 +240,7 @@ fn a_clean_up_that_is_requested_follows_one_that_runs() {
 #[test]
 fn a_large_content_stays_while_it_is_open() {
     let dir = tempfile::tempdir().unwrap();
-    // Without digests, for which the store itself opens contents.
-    let bounded = |size_bytes| {
-        let size_bytes = Some(size_bytes);
-        let digests = StoreConfig { digests: false, aliases: false, ..world::config(dir.path()) };
-        Store::open(StoreConfig { size_bytes, ..digests }).unwrap()
-    };
-    let store = bounded(1 << 30);
+    let store = bounded(dir.path(), 1 << 30);
     let [open, closed] = [0, 7].map(|file| {
         world::put(&store, file, 1).unwrap();
         age(dir.path(), file, 1000);
@@ -252,7 +248,7 @@ fn a_large_content_stays_while_it_is_open() {
     });
     let object = store.object(&open).unwrap();
     age(dir.path(), 0, 1000);
-    let small = bounded(1);
+    let small = bounded(dir.path(), 1);
     world::settled_bytes(&small);
     assert!(small.object_bytes(&open).is_some() && small.object_bytes(&closed).is_none());
     drop(object);
