@@ -58,7 +58,8 @@ impl Results {
     /// withheld are not the user's.
     pub(super) fn keep_stage(&mut self, problem: Problem, withheld: u64) {
         let runs = self.runs.get_or_insert_default();
-        runs.problems.push(problem);
+        // A program may show only the first ones, and this one is of the whole tree.
+        runs.problems.insert(0, problem);
         runs.problems_total += 1;
         runs.deletions_withheld -= withheld.min(runs.deletions_withheld);
     }

@@ -167,7 +167,7 @@ async fn a_stage_keeps_its_name_if_a_file_in_it_fails() {
     let faulty = Arc::new(FaultyRemote::new(remote.clone()));
     faulty.fail_always(Call::Write, Errno::EACCES);
     let copied = run(push(source.path()), &Server::new(faulty, shell)).await.unwrap();
-    let [write, unnamed] = &copied.outcome.problems[..] else { panic!("{copied:#?}") };
+    let [unnamed, write] = &copied.outcome.problems[..] else { panic!("{copied:#?}") };
     assert_eq!((write.name(), copied.outcome.problems_total), (&path("tree/sub/two"), 2));
     // Neither deleted nor named: what is left out may be of a run that fails.
     assert!(!remote.exists("tree"));
