@@ -76,8 +76,11 @@ fn failure((name, mut child): (String, Child)) -> Option<String> {
 }
 
 /// Whether it is already mounted, so that the command can be repeated. A dead mount is not: its
-/// process removes it and mounts again. A mount that does not answer is left alone.
+/// process removes it and mounts again. The directory is accessed only if no record shows a daemon:
+/// a mount with an unreachable host would block.
 fn is_mounted(mount: &SavedMount) -> bool {
     let found = mount.mountpoint.as_ref().and_then(|place| mountinfo::find(place).ok().flatten());
-    found.is_some_and(|found| record::is_ours(&found) && !is_dead(&found))
+    found.is_some_and(|found| {
+        record::find(&found).is_some() || (found.kind == "fuse.sshoal" && !is_dead(&found))
+    })
 }

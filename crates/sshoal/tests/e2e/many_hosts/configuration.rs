@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal};
+use serde_json::Value;
 
 use super::{Hosts, content, names};
 use crate::mount::Mount;
@@ -140,10 +141,20 @@ options = ['subtype=other']
         let field = format!(" {} ", configured.hosts.local(place).display());
         table.lines().filter(|line| line.contains(&field)).map(str::to_owned).collect::<Vec<_>>()
     };
-    for _ in 0..2 {
+    // The kernel requests the attributes of the root if the directory is accessed.
+    let accesses = || {
+        let mut command = program();
+        command.args(["stats", "--total", "--json"]).arg(configured.hosts.local("one"));
+        let stats: Value = serde_json::from_str(&succeed(&mut command)).unwrap();
+        stats["operations"]["getattr"]["count"].as_u64().unwrap_or(0)
+    };
+    for is_again in [false, true] {
+        let before = is_again.then(accesses);
         succeed(&mut configured.command(&["mount", "--all"]));
         let second = lines("two");
         assert!(second.len() == 1 && second[0].contains(" fuse.other "), "{second:?}");
+        // A mount with an unreachable host would block.
+        assert!(!is_again || before == Some(accesses()));
     }
     let said = refusal(&mut configured.command(&["mount", "second"]));
     assert!(said.contains("second (fuse.other) is already mounted here"), "{said}");
