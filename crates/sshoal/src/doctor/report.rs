@@ -115,9 +115,10 @@ fn of_mounts(mounts: &[SeenMount]) -> Vec<String> {
 
 /// The report with all `names` and addresses in its texts replaced.
 fn hide(report: &impl Serialize, names: Vec<String>) -> anyhow::Result<Value> {
-    // `P=me@host:/dir` also occurs in parts.
+    // `P=me@host:/dir` and `sshoal#work` also occur in parts.
     let parts = |name: String| {
-        let parts = name.split(['@', ':', '=', ',', ' ', '[', ']']);
+        let plain = name.strip_prefix("sshoal#").unwrap_or(&name);
+        let parts = plain.split(['@', ':', '=', ',', ' ', '[', ']']);
         let parts = parts.map(|part| part.strip_prefix("//").unwrap_or(part));
         let parts: Vec<String> = parts.map(str::to_owned).collect();
         std::iter::once(name).chain(parts)
@@ -186,14 +187,15 @@ mod tests {
 
     #[test]
     fn a_name_is_hidden_wherever_it_occurs() {
-        let texts = ["ann@host:/srv/x", "ssh: host: no \"q\" there, ann"];
-        let names = ["ann@host:/srv/x", "ssh://host:22/", "\"q\"", "s"];
+        let texts = ["ann@host:/srv/x", "ssh: host: no \"q\" there, ann", "sshoal 1.0, 'work'"];
+        let names = ["ann@host:/srv/x", "ssh://host:22/", "\"q\"", "s", "sshoal#work"];
         let hidden = hidden(&texts, &names);
-        for name in ["ann", "host", "/srv/x", "q\""] {
+        for name in ["ann", "host", "/srv/x", "q\"", "work"] {
             assert!(!hidden.concat().contains(name), "{name}: {hidden:?}");
         }
         assert!(hidden[0].starts_with("name-"), "{hidden:?}");
         assert!(hidden[1].starts_with("ssh: name-"), "{hidden:?}");
+        assert!(hidden[2].starts_with("sshoal 1.0, 'name-"), "{hidden:?}");
     }
 
     #[test]
