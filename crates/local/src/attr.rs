@@ -44,7 +44,8 @@ pub(crate) fn open_error(kind: FileKind) -> Option<Errno> {
     }
 }
 
-/// `device` is used as the identifier where the file system reports none.
+/// The identifier is the device number. That of `statvfs(2)` is not unique: an overlay may have that
+/// of its upper layer, a copy of a file system has that of the original, and NFS and FUSE have none.
 pub(crate) fn to_statvfs(found: &rustix::fs::StatVfs, device: u64) -> StatVfs {
     StatVfs {
         block_size: found.f_bsize,
@@ -55,7 +56,7 @@ pub(crate) fn to_statvfs(found: &rustix::fs::StatVfs, device: u64) -> StatVfs {
         files: found.f_files,
         files_free: found.f_ffree,
         files_available: found.f_favail,
-        fsid: if found.f_fsid == 0 { device } else { found.f_fsid },
+        fsid: device,
         name_max: found.f_namemax,
         read_only: found.f_flag.contains(StatVfsMountFlags::RDONLY),
     }
