@@ -178,7 +178,7 @@ impl Show {
         }
         // As with rsync, this is expected unless the user maps owners.
         if outcome.owners_refused && self.maps_owners {
-            eprintln!("sshoal: note: owners were left, since only root may give files away");
+            eprintln!("sshoal: note: some owners were left, since the target refused them");
         }
         if outcome.links_unknown {
             eprintln!(
