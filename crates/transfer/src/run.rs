@@ -397,8 +397,10 @@ async fn finish_dir(core: &Core, over: &DirDone, change: AttrChange) {
             Err(problem) => Err(problem),
         });
     }
-    if end.is_ok() && core.job.options.fsync && over.changed && core.stop_reason().is_none() {
-        end = sync_dir(core, &over.place).await.map_err(Problem::failed(name, Doing::Sync));
+    // Also without its attributes: the names in it are complete.
+    if core.job.options.fsync && over.changed && core.stop_reason().is_none() {
+        let synced = sync_dir(core, &over.place).await;
+        end = end.and(synced.map_err(Problem::failed(name, Doing::Sync)));
     }
     match (last, end) {
         (Some(last), end) => core.dir_ended(name, last, end),

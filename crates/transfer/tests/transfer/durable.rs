@@ -69,6 +69,23 @@ async fn what_cannot_be_synced_is_a_problem() {
     }
 }
 
+/// The next run finds the names there, and does not sync them.
+#[tokio::test]
+async fn a_directory_whose_attributes_are_refused_is_synced() {
+    let source = mem(|remote| remote.put_file("d/f", "content"));
+    let target = mem(|_| {});
+    let faulty = Arc::new(FaultyRemote::new(target.clone()));
+    faulty.fail_always(Call::Setattr, Errno::EPERM);
+    let outcome = copy_with(&source, &faulty, durable()).await;
+    // `d` and the target itself.
+    let problems = ["d", ""].map(|name| {
+        let (name, doing, errno) = (path(name), Doing::SetAttr, Errno::EPERM);
+        Problem::Failed { name, doing, errno }
+    });
+    assert_eq!(outcome.problems, problems);
+    assert_eq!(target.calls(Call::Fsyncdir), 2);
+}
+
 #[tokio::test]
 async fn a_directory_of_this_machine_is_synced_too() {
     let (dir, local) = local_dir();
