@@ -112,7 +112,7 @@ async fn a_run_that_is_ended_within_a_stream_leaves_nothing_that_the_next_one_tr
     let (to, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     // All is there, and the end does not come.
     let ready = programs.path().join("ready");
-    let end = format!("; exec >/dev/null; touch {}; sleep 60", ready.display());
+    let end = format!("; exec >/dev/null; touch {}; exec sleep 60", ready.display());
     let shell = sending(programs.path(), sent.path(), &end);
     let server = Server::new(Arc::new(Local::open(from.path()).unwrap()), Some(shell));
     let options = Options::default();
