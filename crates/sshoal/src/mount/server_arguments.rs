@@ -53,29 +53,29 @@ pub fn request(
     place: &Path,
 ) -> Result<(Box<MountRequest>, Vec<String>), Problem> {
     words.extend(["--".into(), source.into(), place.into()]);
-    checked(words, None)
+    checked(words, current_directory()?, None)
 }
 
 /// The request of a mount whose command line is written into a file and used elsewhere. Options
 /// with a relative path, which is another file there, are refused.
 pub fn portable(words: Vec<OsString>, saved: Option<Saved<'_>>) -> Result<MountRequest, Problem> {
-    let (request, _) = checked(words.clone(), saved)?;
-    // A directory that is not the current one.
-    let elsewhere = PathBuf::from("/nonexistent");
-    match command_line::parse(Program::SSHOAL, words, elsewhere, saved)? {
-        Wish::Mount(other, _) if other == request => Ok(*request),
-        _ => Err(Problem::new("options", "contain a relative path")
-            .hint("the mount is made in another directory: write the path from / on")),
+    let (request, _) = checked(words.clone(), current_directory()?, saved)?;
+    let (elsewhere, _) = checked(words, "/nonexistent".into(), saved)?;
+    if elsewhere != request {
+        return Err(Problem::new("options", "contain a relative path")
+            .hint("the mount is made in another directory: write the path from / on"));
     }
+    Ok(*request)
 }
 
-/// The request of a mount that is never made, with all words of its command line; see
-/// [`command_line::parse`].
+/// The request of a mount that is never made, with all words of its command line in `directory`;
+/// see [`command_line::parse`].
 fn checked(
     words: Vec<OsString>,
+    directory: PathBuf,
     saved: Option<Saved<'_>>,
 ) -> Result<(Box<MountRequest>, Vec<String>), Problem> {
-    match command_line::parse(Program::SSHOAL, words, current_directory()?, saved)? {
+    match command_line::parse(Program::SSHOAL, words, directory, saved)? {
         Wish::Mount(request, notes) => Ok((request, notes)),
         Wish::Help | Wish::Version => Err(Problem::new("options", "not for this command")),
     }
