@@ -46,19 +46,14 @@ fn is_ignored(kind: SignalKind) -> bool {
 mod tests {
     use super::*;
     use std::process::Command;
-
-    /// Set in the process that has the signals.
-    const INSIDE: &str = "CLI_TEST_INSIDE";
+    use testkit::own_process::is_inside;
 
     #[test]
     fn a_signal_that_was_ignored_at_the_start_stays_ignored() {
-        if std::env::var_os(INSIDE).is_none() {
-            let mut command = Command::new("sh");
-            command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]);
-            command.arg(std::env::current_exe().unwrap()).args(["--exact", "--nocapture"]);
-            command.arg("signals::tests::a_signal_that_was_ignored_at_the_start_stays_ignored");
-            let output = command.env(INSIDE, "1").output().unwrap();
-            assert!(output.status.success(), "{output:?}");
+        let mut ignoring = Command::new("sh");
+        ignoring.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]);
+        let test = "signals::tests::a_signal_that_was_ignored_at_the_start_stays_ignored";
+        if !is_inside(ignoring, test) {
             return;
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();

@@ -177,15 +177,14 @@ fn written(record: &Found, daemon: Option<u32>) -> Option<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::process::geteuid;
     use std::ffi::CString;
     use std::os::fd::AsRawFd;
-    use std::process::Command;
 
     use rustix::fs::{Mode, OFlags};
     use rustix::mount::MountFlags;
 
     use control::record::Record;
+    use testkit::own_process::is_inside;
 
     /// Root also reads the records of other users.
     #[test]
@@ -207,22 +206,10 @@ mod tests {
         assert!(missing.contains("No such file"), "{missing}");
     }
 
-    /// Set in the process that runs in a mount namespace of its own.
-    const INSIDE: &str = "SSHOAL_TEST_INSIDE";
-
     #[test]
     fn a_mount_of_ours_goes_and_its_daemon_s_end_is_waited_for() {
-        if std::env::var_os(INSIDE).is_none() {
-            let mut command = Command::new("unshare");
-            command.args(["-m", "--propagation", "private"]);
-            if !geteuid().is_root() {
-                command.args(["-U", "-r"]);
-            }
-            command.arg(std::env::current_exe().unwrap()).args(["--exact", "--nocapture"]);
-            command.arg("umount::tests::a_mount_of_ours_goes_and_its_daemon_s_end_is_waited_for");
-            let output = command.env(INSIDE, "1").output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{said}");
+        let test = "umount::tests::a_mount_of_ours_goes_and_its_daemon_s_end_is_waited_for";
+        if !is_inside(sandbox::namespace::command(), test) {
             return;
         }
         // Records of root go to /run, which is this test's own here.

@@ -10,6 +10,7 @@
 //! | [`mod@conformance`] | the rules for every `Remote`, one test each |
 //! | [`model`] | random operations, run against a reference model and a real file system |
 //! | [`mutated`] | inputs for parsers, made from valid ones by a few changes |
+//! | [`own_process`] | tests in a process of their own |
 //! | [`dice`] | reproducible random choices |
 //! | [`sftp_servers`] | OpenSSH's `sftp-server` without ssh |
 //! | [`proxy`] | a proxy that breaks an SFTP connection at a given moment of a given request |
@@ -28,6 +29,7 @@ pub mod lagging;
 pub mod mem;
 pub mod model;
 pub mod mutated;
+pub mod own_process;
 pub mod proxy;
 pub mod sftp_servers;
 pub mod tree;

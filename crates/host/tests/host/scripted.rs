@@ -67,20 +67,24 @@ async fn a_handle_of_a_non_file_is_closed() {
     }
 }
 
-/// OpenSSH's server waits for the other end of a named pipe, and answers no other request.
+/// Limit of a session's silence that no test reaches.
+const LONG: Duration = Duration::from_secs(600);
+
+/// Replies that `f` is a named pipe, and not to its OPEN: OpenSSH's server waits for the other end
+/// of the pipe, and answers no other request.
+async fn block_at_pipe(actor: &mut Actor) {
+    let look = actor.expect(Request::Lstat { path: b"f" }).await;
+    actor.receive(|id, _| id).await;
+    actor.attrs(look, 0o010_644, 0).await;
+}
+
 #[tokio::test]
 async fn an_open_that_blocks_the_server_fails_and_others_go_on() {
-    let long = Duration::from_secs(600);
-    let config = Config { stall_limit: long, ..Config::default() };
+    let config = Config { stall_limit: LONG, ..Config::default() };
     let (host, mut actor, mut later) = staged_with_later(&[], config).await;
     let (pipe, other) = (path("f"), path("other"));
-    let serve = async {
-        let look = actor.expect(Request::Lstat { path: b"f" }).await;
-        actor.receive(|id, _| id).await;
-        actor.attrs(look, 0o010_644, 0).await;
-    };
-    let opening = tokio::time::timeout(long / 20, host.open(&pipe, READ));
-    let (opened, ()) = tokio::join!(opening, serve);
+    let opening = tokio::time::timeout(LONG / 20, host.open(&pipe, READ));
+    let (opened, ()) = tokio::join!(opening, block_at_pipe(&mut actor));
     assert_eq!(opened.expect("it is not answered").err(), Some(Errno::ENXIO));
     let serve = async {
         let mut actor = later.recv().await.unwrap();
@@ -94,14 +98,11 @@ async fn an_open_that_blocks_the_server_fails_and_others_go_on() {
 /// Also if the caller of the open has given up.
 #[tokio::test]
 async fn an_open_that_was_cancelled_does_not_block_others() {
-    let long = Duration::from_secs(600);
-    let config = Config { stall_limit: long, ..Config::default() };
+    let config = Config { stall_limit: LONG, ..Config::default() };
     let (host, mut actor, mut later) = staged_with_later(&[], config).await;
     let (pipe, other) = (path("f"), path("other"));
     let serve = async {
-        let look = actor.expect(Request::Lstat { path: b"f" }).await;
-        actor.receive(|id, _| id).await;
-        actor.attrs(look, 0o010_644, 0).await;
+        block_at_pipe(&mut actor).await;
         let look = actor.expect(Request::Lstat { path: b"other" }).await;
         actor.attrs(look, 0o100_644, 7).await;
     };
@@ -123,7 +124,7 @@ async fn an_open_that_was_cancelled_does_not_block_others() {
         let look = actor.expect(Request::Lstat { path: b"other" }).await;
         actor.attrs(look, 0o100_644, 7).await;
     };
-    let both = tokio::time::timeout(long / 20, async { tokio::join!(looking, serve) });
+    let both = tokio::time::timeout(LONG / 20, async { tokio::join!(looking, serve) });
     let (attr, ()) = both.await.expect("the server is blocked");
     assert_eq!(attr.unwrap().size, 7);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Access, Attr, AttrChange, Create, Errno, OpenFlags, Remote, RenameMode};
+use base::{Access, Attr, AttrChange, Create, Errno, Fh, OpenFlags, Remote, RenameMode};
 use bytes::Bytes;
 use replicas::{Mode, Replicas};
 use testkit::{Call, FaultyRemote, Lagging, MemRemote, path};
@@ -43,6 +43,16 @@ impl Behind {
                 }
             }
         }
+    }
+
+    /// Opens `old`, and then makes `new`, which no gateway but one shows yet.
+    async fn open_beside_new(&self, old: &str, new: &str) -> Fh {
+        self.server.put_file(old, b"old");
+        self.all_see(&["d", new]).await;
+        let read = OpenFlags::existing(Access::Read);
+        let fh = self.pool.open(&path(old), read).await.unwrap().fh;
+        self.put(new, b"new").await;
+        fh
     }
 
     /// How many of the gateways themselves show that the path exists.
@@ -299,11 +309,7 @@ async fn a_new_file_replaces_an_open_one_of_another_gateway() {
         for number in 0..OFTEN {
             let it = Behind::new(mode);
             let (new, old) = (format!("d/new{number}"), format!("d/old{number}"));
-            it.server.put_file(&old, b"old");
-            it.all_see(&["d", &new]).await;
-            let read = OpenFlags::existing(Access::Read);
-            let fh = it.pool.open(&path(&old), read).await.unwrap().fh;
-            it.put(&new, b"new").await;
+            let fh = it.open_beside_new(&old, &new).await;
             let renamed = it.pool.rename(&path(&new), &path(&old), RenameMode::Replace).await;
             assert_eq!(renamed, Ok(()), "{mode:?}");
             assert_eq!(it.content(&old).await, b"new", "{mode:?}");
@@ -322,11 +328,7 @@ async fn a_new_file_is_seen_after_a_failed_rename_over_an_open_one() {
         for number in 0..OFTEN {
             let it = Behind::new(mode);
             let (new, old) = (format!("d/new{number}"), format!("d/old{number}"));
-            it.server.put_file(&old, b"old");
-            it.all_see(&["d", &new]).await;
-            let read = OpenFlags::existing(Access::Read);
-            let fh = it.pool.open(&path(&old), read).await.unwrap().fh;
-            it.put(&new, b"new").await;
+            let fh = it.open_beside_new(&old, &new).await;
             for gateway in &it.gateways {
                 gateway.fail(Call::Rename, 1, Errno::ENOENT);
             }

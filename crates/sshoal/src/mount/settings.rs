@@ -228,8 +228,8 @@ mod tests {
     use super::*;
     use crate::mount::option_tests::whole_request as request;
     use crate::mount::request::LogLevel;
-    use std::process::Command;
     use std::time::Duration;
+    use testkit::own_process::is_inside;
     use vfs::Timeout;
 
     fn set(before: &MountRequest, options: &[&str]) -> Result<MountRequest, String> {
@@ -317,23 +317,11 @@ mod tests {
         assert_eq!(Words::of(own, given).unwrap().options, ["a", "b=-o", "c"]);
     }
 
-    /// Set in the process that runs in a mount namespace of its own.
-    const INSIDE: &str = "SSHOAL_TEST_INSIDE";
-
     #[test]
     fn a_mount_keeps_its_other_flags_when_it_becomes_read_only_and_writable() {
-        if std::env::var_os(INSIDE).is_none() {
-            let mut command = Command::new("unshare");
-            command.args(["-m", "--propagation", "private"]);
-            if !rustix::process::geteuid().is_root() {
-                command.args(["-U", "-r"]);
-            }
-            command.arg(std::env::current_exe().unwrap()).args(["--exact", "--nocapture"]);
-            let name = "a_mount_keeps_its_other_flags_when_it_becomes_read_only_and_writable";
-            command.arg(format!("mount::settings::tests::{name}")).env(INSIDE, "1");
-            let output = command.output().unwrap();
-            let said = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "{said}");
+        let name = "a_mount_keeps_its_other_flags_when_it_becomes_read_only_and_writable";
+        let test = format!("mount::settings::tests::{name}");
+        if !is_inside(sandbox::namespace::command(), &test) {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
