@@ -80,10 +80,10 @@ pub(super) fn sentences(view: &View<'_>) -> Vec<String> {
     let noise = match &view.noise {
         Some(noise) => format!(
             "The control, the same subject measured twice in each round, differs from its \
-             original by up to {} (95 % of {}). A ratio is significant when it is beyond that and all \
-             of its interval is on one side of 1; other ratios are marked ≈.",
-            units::percent(noise.overall() - 1.0),
-            units::counted(noise.ratios() as u64, "ratio")
+             original by up to {} in a typical measure. A ratio is significant when it is beyond \
+             that, beyond what the control shows in its measure, and all of its interval is on one \
+             side of 1; other ratios are marked ≈.",
+            units::percent(noise.typical() - 1.0)
         ),
         None => "There was no control, so any ratio may be chance: all are marked ≈.".to_owned(),
     };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::results::Results;
 
 use super::Index;
-use super::spread::{median, quantile};
+use super::spread::{median, median_interval, quantile};
 
 /// From how many ratios on their 95th percentile is one; below, the greatest is taken.
 const ENOUGH: usize = 20;
@@ -13,55 +13,50 @@ const ENOUGH: usize = 20;
 /// By how much a control and its original differ, though they are the same.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Noise {
-    overall: f64,
+    typical: f64,
     of_measures: BTreeMap<String, OfMeasure>,
-    ratios: usize,
 }
 
 #[derive(Clone, Debug, PartialEq)]
 struct OfMeasure {
     factor: f64,
-    /// Of the ratios of its rounds; 1 if there were no noise.
-    median: f64,
+    /// Median ratio of its rounds, if all of its interval is on one side of 1.
+    one_sided: Option<f64>,
 }
 
 impl Noise {
     /// From all subjects that are a control of another; `None` without one that has samples.
     ///
-    /// The noise of the run is the 95th percentile of `|ln ratio|` of all rounds of all measures.
-    /// A measure with twenty rounds or more has its own; one with fewer takes the run's, or its
-    /// own median if that is greater.
+    /// The noise of a measure is the 95th percentile of `|ln ratio|` of its rounds, and at least
+    /// the median of that over all measures: six rounds can agree by chance.
     pub fn of(results: &Results, index: &Index<'_>) -> Option<Noise> {
         let controls: Vec<(&str, &str)> = results
             .subjects
             .iter()
             .filter_map(|subject| Some((subject.name.as_str(), subject.control_of.as_deref()?)))
             .collect();
-        let mut by_measure: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        let mut of_measures = BTreeMap::new();
         for measure in &results.measures {
-            for &(control, original) in &controls {
-                let ratios = index.ratios(measure, control, original);
-                by_measure.entry(measure.id.clone()).or_default().extend(ratios);
+            let pairs = controls.iter();
+            let ratios: Vec<f64> = pairs
+                .flat_map(|&(control, original)| index.ratios(measure, control, original))
+                .collect();
+            if let Some(own) = OfMeasure::of(&ratios) {
+                of_measures.insert(measure.id.clone(), own);
             }
         }
-        by_measure.retain(|_, ratios| !ratios.is_empty());
-        let all: Vec<f64> = by_measure.values().flatten().copied().collect();
-        let overall = factor(&all)?;
-        let of_measures = by_measure
-            .into_iter()
-            .filter_map(|(id, ratios)| Some((id, OfMeasure::of(&ratios, overall)?)))
-            .collect();
-        Some(Noise { overall, of_measures, ratios: all.len() })
+        let factors: Vec<f64> = of_measures.values().map(|own| own.factor).collect();
+        Some(Noise { typical: median(&factors)?, of_measures })
     }
 
-    /// Of the whole run: ratios between its inverse and itself mean nothing. At least 1.
-    pub fn overall(&self) -> f64 {
-        self.overall
+    /// The median over all measures. Ratios between its inverse and itself mean nothing. At least 1.
+    pub fn typical(&self) -> f64 {
+        self.typical
     }
 
-    /// The same for one measure.
+    /// The same for one measure; at least the typical one.
     pub fn factor(&self, measure: &str) -> f64 {
-        self.of_measures.get(measure).map_or(self.overall, |own| own.factor)
+        self.of_measures.get(measure).map_or(self.typical, |own| own.factor.max(self.typical))
     }
 
     /// Whether a ratio of this measure is farther from 1 than chance brings it.
@@ -69,25 +64,22 @@ impl Noise {
         exceeds(ratio, self.factor(measure))
     }
 
-    /// On how many ratios it rests.
-    pub fn ratios(&self) -> usize {
-        self.ratios
-    }
-
-    /// Measures in which the control's median differs from 1 by more than the run's noise, with
-    /// that median: there something else than chance is at work.
+    /// Measures in which the control is on one side of 1, by more than the typical noise, with its
+    /// median ratio: there something else than chance is at work.
     pub fn off(&self) -> Vec<(&str, f64)> {
-        let off = self.of_measures.iter().filter(|(_, own)| exceeds(own.median, self.overall));
-        off.map(|(id, own)| (id.as_str(), own.median)).collect()
+        self.of_measures
+            .iter()
+            .filter_map(|(id, own)| Some((id.as_str(), own.one_sided?)))
+            .filter(|&(_, ratio)| exceeds(ratio, self.typical))
+            .collect()
     }
 }
 
 impl OfMeasure {
-    fn of(ratios: &[f64], overall: f64) -> Option<OfMeasure> {
-        let median = median(ratios)?;
-        let distance = median.ln().abs().exp();
-        let base = if ratios.len() >= ENOUGH { factor(ratios)? } else { overall };
-        Some(OfMeasure { factor: base.max(distance), median })
+    fn of(ratios: &[f64]) -> Option<OfMeasure> {
+        let interval = median_interval(ratios)?;
+        let one_sided = interval.low > 1.0 || interval.high < 1.0;
+        Some(OfMeasure { factor: factor(ratios)?, one_sided: median(ratios).filter(|_| one_sided) })
     }
 }
 

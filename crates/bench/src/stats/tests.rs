@@ -127,30 +127,43 @@ fn a_difference_counts_beyond_the_interval_and_the_control() {
     assert_eq!((few.significant, few.n, few.level), (false, 2, None));
 }
 
-#[test]
-fn a_measure_whose_control_is_off_has_noise_of_its_own() {
-    let mut run = Run::new(3).subject("sshfs (control)", Some("sshfs"));
-    for step in 0..20 {
-        let id = format!("quiet.{step}");
-        run = run.values(&id, Unit::Seconds, "sshfs", &[1.0; 3]).values(
+/// Twenty measures whose control differs by 2 %, and one with the given values of the control.
+fn beside_quiet_measures(control: &[f64]) -> Run {
+    let mut run = Run::new(6).subject("sshfs (control)", Some("sshfs"));
+    let quiet = (0..20).map(|step| (format!("quiet.{step}"), [1.02; 6].to_vec()));
+    for (id, values) in quiet.chain([(READ.to_owned(), control.to_vec())]) {
+        run = run.values(&id, Unit::Seconds, "sshfs", &[1.0; 6]).values(
             &id,
             Unit::Seconds,
             "sshfs (control)",
-            &[1.02; 3],
+            &values,
         );
     }
-    run = run.values(READ, Unit::Seconds, "sshfs", &[1.0; 3]).values(
-        READ,
-        Unit::Seconds,
-        "sshfs (control)",
-        &[2.0; 3],
-    );
+    run
+}
+
+#[test]
+fn each_measure_has_noise_of_its_own() {
+    let run = beside_quiet_measures(&[1.0, 2.0, 1.0, 0.5, 1.0, 1.0]);
     let noise = Noise::of(&run.results, &Index::of(&run.results)).unwrap();
-    assert!((noise.overall() - 1.02).abs() < 1e-9, "{noise:?}");
-    assert_eq!(noise.ratios(), 63);
-    assert!((noise.factor("quiet.0") - 1.02).abs() < 1e-9);
+    assert!((noise.typical() - 1.02).abs() < 1e-9, "{noise:?}");
+    assert!((noise.factor("quiet.0") - 1.02).abs() < 1e-9, "one loud measure hides no other");
     assert!((noise.factor(READ) - 2.0).abs() < 1e-9);
-    assert_eq!(noise.factor("unknown"), noise.overall());
+    assert_eq!(noise.factor("unknown"), noise.typical());
+    assert_eq!(noise.off(), [], "on both sides of 1");
+}
+
+#[test]
+fn a_measure_is_not_quieter_than_is_typical() {
+    let run = beside_quiet_measures(&[1.0; 6]);
+    let noise = Noise::of(&run.results, &Index::of(&run.results)).unwrap();
+    assert!((noise.factor(READ) - 1.02).abs() < 1e-9);
+}
+
+#[test]
+fn a_control_on_one_side_of_1_is_off() {
+    let run = beside_quiet_measures(&[2.0, 2.1, 1.9, 2.0, 2.0, 2.2]);
+    let noise = Noise::of(&run.results, &Index::of(&run.results)).unwrap();
     assert_eq!(noise.off(), [(READ, 0.5)]);
 }
 

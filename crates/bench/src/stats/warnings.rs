@@ -65,19 +65,20 @@ fn of_control(results: &Results, index: &Index<'_>) -> Vec<String> {
         ];
     };
     let mut warnings = Vec::new();
-    if noise.overall() > LOUD {
+    if noise.typical() > LOUD {
         warnings.push(format!(
-            "The control differs from its original by up to {}: smaller differences mean \
-             nothing. Close other programs, take more rounds (--rounds) or a larger size.",
-            units::percent(noise.overall() - 1.0)
+            "The control differs from its original by up to {} in a typical measure: smaller \
+             differences mean nothing. Close other programs, take more rounds (--rounds) or a \
+             larger size.",
+            units::percent(noise.typical() - 1.0)
         ));
     }
     let off: Vec<String> =
         noise.off().iter().map(|&(id, ratio)| format!("{id} ({})", units::ratio(ratio))).collect();
     if !off.is_empty() {
         warnings.push(format!(
-            "The control is off 1 beyond the noise of the run in {}. There differences count only \
-             beyond that; take more rounds (--rounds) to see whether it stays.",
+            "The whole interval of the control is on one side of 1 in {}. There only greater \
+             differences are significant; take more rounds (--rounds) to see whether it stays.",
             examples(&off)
         ));
     }
