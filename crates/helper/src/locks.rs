@@ -97,11 +97,6 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    pub(crate) fn new(read_only: bool) -> Locks {
-        let held = if read_only { local::Locks::read_only() } else { local::Locks::default() };
-        Locks { held, ..Locks::default() }
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

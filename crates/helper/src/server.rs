@@ -60,7 +60,7 @@ impl Server {
             paths: Paths::new(options.root.as_deref())?,
             handles: Handles::new(room),
             read_only: options.read_only,
-            locks: Arc::new(Locks::new(options.read_only)),
+            locks: Arc::default(),
             digests: Mutex::default(),
             watches: Watches::new().ok(),
             fields: AtomicU32::new(0),

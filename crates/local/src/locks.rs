@@ -5,6 +5,10 @@
 //! `fcntl(2)` locks are those of the description (`F_OFD_SETLK`): they exclude the classical locks
 //! of other programs, and all end when the description is closed.
 //!
+//! When a description that was open for writing is closed, file watchers see the end of a write,
+//! also if nothing was written. So one is for reading only if that suffices, and none is opened for
+//! an `fcntl` lock that is excluded.
+//!
 //! Nothing here waits: a caller that waits for a lock repeats the request. Each call may take as
 //! long as the file system needs for a request.
 
@@ -78,7 +82,6 @@ struct Held {
 #[derive(Debug, Default)]
 pub struct Locks {
     table: Mutex<HashMap<Key, Held>>,
-    read_only: bool,
 }
 
 /// A lock that was set, and what was locked in its range before.
@@ -101,11 +104,6 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Locks {
-    /// For descriptors that are for reading only, so that no file is opened for writing here.
-    pub fn read_only() -> Locks {
-        Locks { read_only: true, ..Locks::default() }
-    }
-
     /// Sets a lock through the descriptor `file`, which the caller knows as `handle`, without
     /// waiting.
     ///
@@ -121,16 +119,22 @@ impl Locks {
     ) -> Result<LockUndo> {
         let id = check(&file, owner, Some(kind))?;
         loop {
-            let shared = self.description(&file, (id, owner))?;
+            let shared = self.description(&file, (id, owner), range, kind)?;
             let mut description = lock(&shared);
             if description.is_removed {
                 continue;
             }
             let before = description.held.within(range);
-            let set = match description.held.len() < MAX_RANGES {
+            let mut set = match description.held.len() < MAX_RANGES {
                 true => description.set(owner, range, Some(kind)),
                 false => Err(Errno::ENOLCK),
             };
+            // It is not open for writing.
+            if set == Err(Errno::EBADF) {
+                set = description
+                    .open_for_writing(&file, owner.family)
+                    .and_then(|()| description.set(owner, range, Some(kind)));
+            }
             let version = description.version;
             if set.is_ok()
                 && let Some(held) = lock(&self.table).get_mut(&(id, owner))
@@ -166,26 +170,11 @@ impl Locks {
             // There is no such request for flock(2).
             return Err(Errno::EINVAL);
         }
-        let shared = self.known((id, owner));
-        let mut found = record(range, Some(kind));
-        let query = FcntlArg::F_OFD_GETLK(&mut found);
-        match &shared {
-            Some(shared) => fcntl(&lock(shared).fd, query),
+        match self.known((id, owner)) {
+            Some(shared) => excluding(&lock(&shared).fd, range, kind),
             // The description of the handle has no locks, so it excludes no owner.
-            None => fcntl(&file, query),
+            None => excluding(&file, range, kind),
         }
-        .map_err(of_nix)?;
-        let kind = match i32::from(found.l_type) {
-            libc::F_UNLCK => return Ok(None),
-            libc::F_RDLCK => LockKind::Read,
-            _ => LockKind::Write,
-        };
-        let start = u64::try_from(found.l_start).unwrap_or(0);
-        let last = match u64::try_from(found.l_len) {
-            Ok(len @ 1..) => start.saturating_add(len - 1),
-            _ => LockRange::WHOLE.last(),
-        };
-        Ok(LockRange::new(start, last).map(|range| (range, kind)))
     }
 
     /// Restores what was locked before a lock was set, unless its owner has changed its locks
@@ -244,12 +233,28 @@ impl Locks {
         lock(&self.table).get(&key).map(|held| held.description.clone())
     }
 
-    fn description(&self, file: impl AsFd, key: Key) -> Result<Shared> {
+    /// The description of an owner. Without one, it is opened for this lock, unless that is
+    /// excluded.
+    fn description(
+        &self,
+        file: impl AsFd,
+        key: Key,
+        range: LockRange,
+        kind: LockKind,
+    ) -> Result<Shared> {
         if let Some(known) = self.known(key) {
             return Ok(known);
         }
-        let may_write = key.1.family == LockFamily::Posix && !self.read_only;
-        let fd = open_again(file, may_write)?;
+        // `flock(2)` has no such request, and needs no descriptor for writing.
+        let is_posix = key.1.family == LockFamily::Posix;
+        if is_posix
+            && excluding(&file, range, kind)?.is_some()
+            // It was not one of this owner, which another caller has set since.
+            && self.known(key).is_none()
+        {
+            return Err(Errno::EAGAIN);
+        }
+        let fd = open_again(file, is_posix && kind == LockKind::Write)?;
         let mut table = lock(&self.table);
         if table.len() >= MAX_OWNERS {
             return Err(Errno::ENOLCK);
@@ -272,9 +277,10 @@ impl Locks {
 
 impl Description {
     fn set(&mut self, owner: LockOwner, range: LockRange, kind: Option<LockKind>) -> Result<()> {
-        let set = self.request(owner.family, range, kind);
+        let set = request(&self.fd, owner.family, range, kind);
         match (set, owner.family) {
             (Ok(()), _) => self.held.set(range, kind),
+            (Err(Errno::EBADF), _) => return set,
             // flock(2) removes the old lock first when it converts one.
             (Err(_), LockFamily::Flock) => self.held.set(range, None),
             (Err(_), LockFamily::Posix) => return set,
@@ -283,34 +289,75 @@ impl Description {
         set
     }
 
-    fn request(&self, family: LockFamily, range: LockRange, kind: Option<LockKind>) -> Result<()> {
-        let requested = match family {
-            LockFamily::Posix => {
-                let record = record(range, kind);
-                fcntl(&self.fd, FcntlArg::F_OFD_SETLK(&record)).map(drop).map_err(of_nix)
-            }
-            LockFamily::Flock => {
-                let operation = match kind {
-                    Some(LockKind::Read) => FlockOperation::NonBlockingLockShared,
-                    Some(LockKind::Write) => FlockOperation::NonBlockingLockExclusive,
-                    None => FlockOperation::NonBlockingUnlock,
-                };
-                flock(&self.fd, operation).map_err(errno)
-            }
-        };
-        requested.map_err(|errno| match errno {
-            // POSIX permits both.
-            Errno::EACCES => Errno::EAGAIN,
-            errno => errno,
-        })
+    /// Replaces the descriptor by one that is open for writing, with the same locks, if `file` is
+    /// open for writing.
+    fn open_for_writing(&mut self, file: impl AsFd, family: LockFamily) -> Result<()> {
+        if access(&file)? == OFlags::RDONLY {
+            return Err(Errno::EBADF);
+        }
+        let fd = open_again(file, true)?;
+        // They are read locks, so those of both descriptions do not exclude each other.
+        for (range, kind) in self.held.iter() {
+            request(&fd, family, range, Some(kind)).map_err(|_| Errno::ENOLCK)?;
+        }
+        self.fd = fd;
+        Ok(())
     }
+}
+
+fn request(
+    fd: &OwnedFd,
+    family: LockFamily,
+    range: LockRange,
+    kind: Option<LockKind>,
+) -> Result<()> {
+    let requested = match family {
+        LockFamily::Posix => {
+            let record = record(range, kind);
+            fcntl(fd, FcntlArg::F_OFD_SETLK(&record)).map(drop).map_err(of_nix)
+        }
+        LockFamily::Flock => {
+            let operation = match kind {
+                Some(LockKind::Read) => FlockOperation::NonBlockingLockShared,
+                Some(LockKind::Write) => FlockOperation::NonBlockingLockExclusive,
+                None => FlockOperation::NonBlockingUnlock,
+            };
+            flock(fd, operation).map_err(errno)
+        }
+    };
+    requested.map_err(|errno| match errno {
+        // POSIX permits both.
+        Errno::EACCES => Errno::EAGAIN,
+        errno => errno,
+    })
+}
+
+/// A lock of another description than `fd` that excludes this one.
+fn excluding(
+    fd: impl AsFd,
+    range: LockRange,
+    kind: LockKind,
+) -> Result<Option<(LockRange, LockKind)>> {
+    let mut found = record(range, Some(kind));
+    fcntl(fd, FcntlArg::F_OFD_GETLK(&mut found)).map_err(of_nix)?;
+    let kind = match i32::from(found.l_type) {
+        libc::F_UNLCK => return Ok(None),
+        libc::F_RDLCK => LockKind::Read,
+        _ => LockKind::Write,
+    };
+    let start = u64::try_from(found.l_start).unwrap_or(0);
+    let last = match u64::try_from(found.l_len) {
+        Ok(len @ 1..) => start.saturating_add(len - 1),
+        _ => LockRange::WHOLE.last(),
+    };
+    Ok(LockRange::new(start, last).map(|range| (range, kind)))
 }
 
 /// The file, if the descriptor permits such a lock.
 fn check(file: &impl AsFd, owner: LockOwner, kind: Option<LockKind>) -> Result<FileId> {
     let id = id(file)?;
     if let (LockFamily::Posix, Some(kind)) = (owner.family, kind) {
-        let access = fcntl_getfl(file).map_err(errno)? & OFlags::ACCMODE;
+        let access = access(file)?;
         let permitted = match kind {
             LockKind::Read => access != OFlags::WRONLY,
             LockKind::Write => access != OFlags::RDONLY,
@@ -333,21 +380,21 @@ fn id(file: &impl AsFd) -> Result<FileId> {
     }
 }
 
-/// Another description of the same file. With `may_write` it is for reading and writing if that is
-/// permitted: for locks of ranges, since the owner may request a write lock through another
-/// descriptor later. Any access suits `flock(2)`, and a program that is open for writing cannot be
-/// executed (`ETXTBSY`).
-fn open_again(file: impl AsFd, may_write: bool) -> Result<OwnedFd> {
+fn access(file: impl AsFd) -> Result<OFlags> {
+    Ok(fcntl_getfl(file).map_err(errno)? & OFlags::ACCMODE)
+}
+
+/// Another description of the same file: for reading, or, if the owner `writes`, for reading and
+/// writing. If that is not permitted, as `file` is. Any access suits `flock(2)` on a local file
+/// system, and a program that is open for writing cannot be executed (`ETXTBSY`).
+fn open_again(file: impl AsFd, writes: bool) -> Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
-    let access = fcntl_getfl(&file).map_err(errno)? & OFlags::ACCMODE;
+    let as_file_is = access(&file)?;
     // `NONBLOCK`: never wait for another process's lease.
     let other = OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let open = |access| rustix::fs::open(&path, access | other, Mode::empty());
-    let opened = match may_write {
-        true => open(OFlags::RDWR).or_else(|_| open(access)),
-        false => open(access),
-    };
-    opened.map_err(|_| Errno::ENOLCK)
+    let opened = open(if writes { OFlags::RDWR } else { OFlags::RDONLY });
+    opened.or_else(|_| open(as_file_is)).map_err(|_| Errno::ENOLCK)
 }
 
 #[allow(clippy::unnecessary_cast, reason = "on some machines these fields have other widths")]
@@ -379,6 +426,7 @@ fn of_nix(error: nix::errno::Errno) -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
     use std::fs::File;
 
     fn owner(family: LockFamily, number: u64) -> LockOwner {
@@ -471,6 +519,71 @@ mod tests {
         assert_eq!(set(&file, owner(LockFamily::Flock, 2), LockKind::Read), Some(Errno::EAGAIN));
         let directory = File::open(dir.path()).unwrap();
         assert_eq!(set(&directory, posix, LockKind::Read), Some(Errno::EBADF));
+    }
+
+    /// Whether a file in the directory was closed that was open for writing.
+    fn sees_a_write(watcher: &OwnedFd) -> bool {
+        let mut buffer = vec![std::mem::MaybeUninit::uninit(); 4096];
+        match Reader::new(watcher, &mut buffer).next() {
+            Ok(event) => event.events().contains(ReadFlags::CLOSE_WRITE),
+            Err(error) => {
+                assert_eq!(error, rustix::io::Errno::AGAIN);
+                false
+            }
+        }
+    }
+
+    #[test]
+    fn only_a_write_lock_that_was_set_is_seen_by_file_watchers() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, read) = files(&dir);
+        let watcher = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+        inotify::add_watch(&watcher, dir.path(), WatchFlags::CLOSE_WRITE).unwrap();
+        let locks = Locks::default();
+        let (one, two) = (owner(LockFamily::Posix, 1), owner(LockFamily::Posix, 2));
+        let whole = owner(LockFamily::Flock, 1);
+        for (file, owner, kind) in [
+            (&read, one, LockKind::Read),
+            (&file, one, LockKind::Read),
+            (&file, whole, LockKind::Read),
+            (&file, whole, LockKind::Write),
+        ] {
+            locks.set(1, file, owner, LockRange::WHOLE, kind).unwrap();
+            locks.unlock(file, owner, LockRange::WHOLE).unwrap();
+            assert!(!sees_a_write(&watcher), "{owner:?} {kind:?}");
+        }
+        assert!(locks.is_empty());
+        locks.set(1, &file, one, LockRange::WHOLE, LockKind::Write).unwrap();
+        for _ in 0..10 {
+            let excluded = locks.set(2, &file, two, LockRange::WHOLE, LockKind::Write);
+            assert_eq!(excluded.err(), Some(Errno::EAGAIN));
+        }
+        assert!(!sees_a_write(&watcher));
+        locks.unlock(&file, one, LockRange::WHOLE).unwrap();
+        assert!(sees_a_write(&watcher));
+    }
+
+    /// Its description was opened for reading.
+    #[test]
+    fn an_owner_of_read_locks_gets_a_write_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, read) = files(&dir);
+        let locks = Locks::default();
+        let (one, two) = (owner(LockFamily::Posix, 1), owner(LockFamily::Posix, 2));
+        for (file, range) in [(&read, range(0, 4)), (&file, range(20, 24))] {
+            locks.set(1, file, one, range, LockKind::Read).unwrap();
+        }
+        locks.set(2, &file, two, range(10, 19), LockKind::Read).unwrap();
+        let write = |last| locks.set(1, &file, one, range(5, last), LockKind::Write).err();
+        assert_eq!(write(10), Some(Errno::EAGAIN));
+        let found = |at| locks.test(&file, two, range(at, at), LockKind::Write).unwrap();
+        assert_eq!(found(5), None);
+        assert_eq!(write(9), None);
+        assert_eq!(found(0), Some((range(0, 4), LockKind::Read)));
+        assert_eq!(found(5), Some((range(5, 9), LockKind::Write)));
+        assert_eq!(found(24), Some((range(20, 24), LockKind::Read)));
+        locks.unlock(&file, one, LockRange::WHOLE).unwrap();
+        assert_eq!(found(0), None);
     }
 
     #[test]

@@ -33,14 +33,14 @@ impl Hung {
     }
 }
 
-/// Answers what leads to an open file in this file system, that one lock in it is held, and
+/// Answers what leads to an open file in this file system, once that a lock in it is held, and
 /// nothing else.
 fn open_files(mut device: &File) {
-    const EAGAIN: i32 = 11;
     const POSIX_LOCKS: u32 = 2;
-    const SETLK: u32 = 32;
+    const WRITE_LOCK: u32 = 1;
+    const GETLK: u32 = 31;
     const FLUSH: u32 = 25;
-    let mut has_locked = false;
+    let mut has_answered = false;
     const LOOKUP: u32 = 1;
     const GETATTR: u32 = 3;
     const OPEN: u32 = 14;
@@ -66,14 +66,16 @@ fn open_files(mut device: &File) {
             LOOKUP => [[2_u64, 0, 0, 0, 0].map(u64::to_ne_bytes).concat(), attr(2)].concat(),
             GETATTR => [[0_u64; 2].map(u64::to_ne_bytes).concat(), attr(inode)].concat(),
             OPEN => vec![0; 16],
-            SETLK if !has_locked => Vec::new(),
+            GETLK if !has_answered => {
+                let range = [0, i64::MAX as u64].map(u64::to_ne_bytes).concat();
+                [range, [WRITE_LOCK, 0].map(u32::to_ne_bytes).concat()].concat()
+            }
             FLUSH => Vec::new(),
             _ => continue,
         };
-        has_locked |= opcode == SETLK;
-        let error = if opcode == SETLK { -EAGAIN } else { 0 };
+        has_answered |= opcode == GETLK;
         let len = u32::try_from(16 + body.len()).unwrap();
-        let head = [len.to_ne_bytes(), error.to_ne_bytes()].concat();
+        let head = [len.to_ne_bytes(), [0; 4]].concat();
         device.write_all(&[&head, &request[8..16], &body].concat()).unwrap();
     }
 }

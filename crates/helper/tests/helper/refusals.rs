@@ -88,7 +88,7 @@ fn is_open_for_writing(path: &Path) -> bool {
 
 /// Such a file could not be executed, and watchers would report a write.
 #[test]
-fn a_read_only_server_opens_no_file_for_writing() {
+fn a_read_lock_opens_no_file_for_writing() {
     for read_only in [true, false] {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("f");
@@ -101,8 +101,11 @@ fn a_read_only_server_opens_no_file_for_writing() {
         let (range, kind) = (LockRange::WHOLE, Some(LockKind::Read));
         let lock = LockRequest::Set { owner, range, kind, wait_ms: 0 };
         assert_eq!(refused(&client.call(Request::Lock { handle: &handle, lock })), None);
-        // For a write lock of this owner, which a read-only server refuses.
-        assert_eq!(is_open_for_writing(&path), !read_only);
+        assert!(!is_open_for_writing(&path));
+        if !read_only {
+            client.handle(Request::Open { path: b"f", flags: OpenFlags::WRITE, attrs });
+            assert!(is_open_for_writing(&path));
+        }
         client.end().unwrap();
     }
 }
