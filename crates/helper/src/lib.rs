@@ -7,10 +7,11 @@
 //! 1. Requests take effect as if they were executed one after the other (`schedule.rs`); requests
 //!    that do not affect each other may be executed at the same time. Exceptions: a request that
 //!    only reads and hangs may see later changes, a part of a long copy may be visible before its
-//!    end, and requests for other file systems may overtake one that hangs.
-//! 2. A request that may wait for a disk or a network never delays the requests that do not depend
-//!    on it: it is executed by a thread of the pool. All others are executed by the thread that has
-//!    read them (`session.rs`).
+//!    end, requests for other file systems may overtake one that hangs, and all requests one that
+//!    waits for another process's lease on a file.
+//! 2. A request that may wait for a disk, a network or a lease never delays the requests that do
+//!    not depend on it: it is executed by a thread of the pool. All others are executed by the
+//!    thread that has read them (`session.rs`).
 //! 3. Memory is bounded, whatever the client sends: requests in flight, the length of each, open
 //!    handles and locks are limited. At the limit of requests in flight, no more are read. Requests
 //!    for file systems that hang have a limit of their own, beyond which they are refused.

@@ -33,23 +33,25 @@ const MAX_WHOLE_FILE_BYTES: usize = 254 << 10;
 const COPY_BYTES: usize = 1 << 20;
 
 impl Server {
-    /// `None` if that would wait for another process, with `nowait`.
+    /// `None` if that would wait for another process, without `release`.
     pub(crate) fn open(
         &self,
         path: &[u8],
         flags: OpenFlags,
         attrs: &FileAttrs,
-        nowait: bool,
+        release: Option<&dyn Fn()>,
     ) -> Result<Option<Reply>> {
         self.handles.check_room()?;
         let mode = Mode::from_raw_mode(attrs.permissions.unwrap_or(0o666) & 0o7777);
         // `NONBLOCK`, or the open of a FIFO would wait for its other end.
         let native = native_flags(flags)? | OFlags::NOCTTY | OFlags::NONBLOCK;
-        let fd = match self.paths.open(path, native, mode) {
+        let fd = match (self.paths.open(path, native, mode), release) {
             // Another process has a lease on the file (fcntl(2)).
-            Err(Errno::AGAIN) if nowait => return Ok(None),
-            Err(Errno::AGAIN) => self.paths.open(path, native - OFlags::NONBLOCK, mode)?,
-            opened => opened?,
+            (Err(Errno::AGAIN), None) => return Ok(None),
+            (Err(Errno::AGAIN), Some(release)) if !native.contains(OFlags::EXCL) => {
+                self.paths.open_leased(path, native, release)?
+            }
+            (opened, _) => opened?,
         };
         let stat = rustix::fs::fstat(&fd)?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
@@ -156,8 +158,25 @@ impl Server {
         Ok(Reply::Attrs(self.attributes(&file.fd)?))
     }
 
-    pub(crate) fn setstat(&self, path: &[u8], attrs: &FileAttrs, follow: bool) -> Result<()> {
-        Ok(local::set_pinned(&self.paths.pin(path, follow)?, &change(attrs))?)
+    /// `None` if that would wait for another process, without `release`.
+    pub(crate) fn setstat(
+        &self,
+        path: &[u8],
+        attrs: &FileAttrs,
+        follow: bool,
+        release: Option<&dyn Fn()>,
+    ) -> Result<Option<Reply>> {
+        let (pinned, change) = (self.paths.pin(path, follow)?, change(attrs));
+        match (local::set_pinned_nowait(&pinned, &change), release) {
+            // Another process has a lease on the file.
+            (Err(base::Errno::EAGAIN), None) => return Ok(None),
+            (Err(base::Errno::EAGAIN), Some(release)) => {
+                release();
+                local::set_pinned(&pinned, &change)?;
+            }
+            (set, _) => set?,
+        }
+        Ok(Some(success()))
     }
 
     pub(crate) fn fsetstat(&self, handle: &[u8], attrs: &FileAttrs) -> Result<()> {

@@ -14,8 +14,8 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{
-    AtFlags, CWD, Mode, OFlags, ResolveFlags, StatxFlags, fstat, fstatfs, openat, openat2,
-    readlinkat, statx,
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fstat, fstatfs, openat,
+    openat2, readlinkat, statx,
 };
 use rustix::io::{Errno, Result};
 
@@ -136,6 +136,26 @@ impl Paths {
     pub(crate) fn pin(&self, path: &[u8], follow: bool) -> Result<OwnedFd> {
         let nofollow = if follow { OFlags::empty() } else { OFlags::NOFOLLOW };
         self.open(path, OFlags::PATH | nofollow, Mode::empty())
+    }
+
+    /// Opens the entry at `path`, on which another process has a lease (fcntl(2)): that was the
+    /// error of [`Paths::open`] with `NONBLOCK`. Before this waits for the end of the lease, it
+    /// calls `release`: from then on no change of a name has an effect on what is opened.
+    pub(crate) fn open_leased(
+        &self,
+        path: &[u8],
+        flags: OFlags,
+        release: &dyn Fn(),
+    ) -> Result<OwnedFd> {
+        let pinned = self.pin(path, !flags.contains(OFlags::NOFOLLOW))?;
+        // The entry exists.
+        let mut flags = (flags - OFlags::CREATE) | OFlags::CLOEXEC;
+        // A FIFO may have taken the name: its open would wait for the other end.
+        if FileType::from_raw_mode(fstat(&pinned)?.st_mode) == FileType::RegularFile {
+            flags -= OFlags::NONBLOCK;
+            release();
+        }
+        openat(CWD, own_path(pinned.as_fd()), flags, Mode::empty())
     }
 
     /// The last name of `path` and its directory, for a call that creates, removes or renames it.
@@ -292,12 +312,16 @@ impl Root {
     }
 }
 
+/// The path by which this process reaches its own descriptor.
+pub(crate) fn own_path(fd: BorrowedFd<'_>) -> String {
+    format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
 /// The path of an open file in this process.
 fn path_of(fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
-    let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
     // Without `/proc`.
     let error = |errno| if errno == Errno::NOENT { Errno::NOSYS } else { errno };
-    Ok(readlinkat(CWD, link, Vec::new()).map_err(error)?.into_bytes())
+    Ok(readlinkat(CWD, own_path(fd), Vec::new()).map_err(error)?.into_bytes())
 }
 
 /// Whether an entry is on a file system that no other machine changes.
@@ -383,6 +407,18 @@ mod tests {
         assert_eq!(found, None);
         // It is not in the table any more, although it still exists.
         assert!(paths.file_system(&mounted).is_some());
+    }
+
+    #[test]
+    fn what_has_taken_the_name_of_a_leased_file_is_opened_without_waiting() {
+        let dir = tempfile::tempdir().unwrap();
+        let fifo = dir.path().join("fifo");
+        let mode = Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(CWD, fifo, FileType::Fifo, mode, 0).unwrap();
+        let paths = Paths::new(Some(dir.path())).unwrap();
+        let release = || panic!("it waits");
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        paths.open_leased(b"fifo", flags, &release).unwrap();
     }
 
     #[test]

@@ -47,7 +47,7 @@ pub(crate) enum Answer {
     Reply(Reply),
     /// The content of a file: this number of bytes in the buffer.
     Data(usize),
-    /// The request would wait for a disk. Nothing has happened.
+    /// The request would wait for a disk or for another process. Nothing has happened.
     WouldBlock,
     /// The request waits for a lock or for events, and is answered later.
     Waiting,
@@ -232,16 +232,18 @@ impl Server {
         })
     }
 
-    /// Executes the request with this id. With `nowait`, a READ does not wait for the disk, and an
-    /// OPEN not for another process. The content of a file goes into `buffer`, which has room for
-    /// the longest READ.
+    /// Executes the request with this id. Without `release`, a READ does not wait for the disk, and
+    /// no request for another process's lease. Otherwise one calls it before it waits for a lease:
+    /// then later requests need not wait for this one, whose names are resolved. The content of a
+    /// file goes into `buffer`, which has room for the longest READ.
     pub(crate) fn execute(
         &self,
         id: u32,
         request: &Request<'_>,
-        nowait: bool,
+        release: Option<&dyn Fn()>,
         buffer: &mut [u8],
     ) -> Answer {
+        let nowait = release.is_none();
         let result = match request {
             _ if self.read_only && changes(request) => Err(READ_ONLY),
             Request::Read { handle, offset, len } => {
@@ -252,17 +254,18 @@ impl Server {
                 }
             }
             Request::ReadFile { path, max_bytes, follow } => {
-                match self.read_file(path, *max_bytes, *follow, nowait, buffer) {
-                    Ok(Some(reply)) => Ok(reply),
-                    Ok(None) => return Answer::WouldBlock,
-                    Err(failure) => Err(failure),
-                }
+                let read = self.read_file(path, *max_bytes, *follow, nowait, buffer);
+                return unless_blocked(read);
             }
-            Request::Open { path, flags, attrs } => match self.open(path, *flags, attrs, nowait) {
-                Ok(Some(reply)) => Ok(reply),
-                Ok(None) => return Answer::WouldBlock,
-                Err(failure) => Err(failure),
-            },
+            Request::Open { path, flags, attrs } => {
+                return unless_blocked(self.open(path, *flags, attrs, release));
+            }
+            Request::Setstat { path, attrs } => {
+                return unless_blocked(self.setstat(path, attrs, true, release));
+            }
+            Request::Lsetstat { path, attrs } => {
+                return unless_blocked(self.setstat(path, attrs, false, release));
+            }
             Request::Opendir { path } => self.opendir(id, path),
             Request::Lock { handle, lock } => return now_or_later(self.lock(id, handle, *lock)),
             Request::Watch(watch) => return now_or_later(self.watch(id, *watch)),
@@ -278,6 +281,8 @@ impl Server {
             Request::Open { .. }
             | Request::Read { .. }
             | Request::ReadFile { .. }
+            | Request::Setstat { .. }
+            | Request::Lsetstat { .. }
             | Request::Opendir { .. }
             | Request::Lock { .. }
             | Request::Fsync { .. }
@@ -287,8 +292,6 @@ impl Server {
             Request::Lstat { path } => self.stat(path, false),
             Request::Stat { path } => self.stat(path, true),
             Request::Fstat { handle } => self.fstat(handle),
-            Request::Setstat { path, attrs } => done(self.setstat(path, attrs, true)),
-            Request::Lsetstat { path, attrs } => done(self.setstat(path, attrs, false)),
             Request::Fsetstat { handle, attrs } => done(self.fsetstat(handle, attrs)),
             Request::Readdir { handle } => self.readdir(handle),
             Request::Remove { path } => done(self.remove(path)),
@@ -412,6 +415,14 @@ fn places<'a>(request: &Request<'a>) -> [Place<'a>; 2] {
     [one, Place::None]
 }
 
+/// The answer to a request that may block.
+fn unless_blocked(result: Result<Option<Reply>>) -> Answer {
+    match result.transpose() {
+        None => Answer::WouldBlock,
+        Some(reply) => Answer::Reply(reply.unwrap_or_else(|failure| failure.reply())),
+    }
+}
+
 /// The answer to a request that may wait.
 fn now_or_later(result: Result<Option<Reply>>) -> Answer {
     match result.transpose() {
@@ -518,7 +529,7 @@ mod tests {
         let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
         let server = Server::new(&options, Arc::new(Room::new(1))).unwrap();
         let open = Request::Open { path: b"new", flags: OpenFlags::WRITE, attrs: <_>::default() };
-        let Answer::Reply(Reply::Handle(handle)) = server.execute(1, &open, false, &mut []) else {
+        let Answer::Reply(Reply::Handle(handle)) = server.execute(1, &open, None, &mut []) else {
             panic!("not opened")
         };
         let handle = handle.as_bytes();

@@ -2,8 +2,9 @@
 //!
 //! The thread that reads requests executes those that need no other machine, since waking another
 //! thread costs more than most of them. The pool gets the others: reads of pages that are not in
-//! memory, syncs, copies, reads whose replies are compressed, and all requests to file systems that
-//! may be on another machine. Its threads are started when they are needed.
+//! memory, syncs, copies, reads whose replies are compressed, requests that wait for another
+//! process's lease, and all requests to file systems that may be on another machine. Its threads
+//! are started when they are needed.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -344,7 +345,7 @@ impl Session<'_> {
         };
         if ready.is_some()
             && self.server.is_quick(&request)
-            && let Some(answer) = self.answer(id, &request, true, buffer)
+            && let Some(answer) = self.answer(id, &request, None, buffer)
         {
             self.send(id, answer, buffer);
             self.finish(ticket);
@@ -477,7 +478,8 @@ impl Session<'_> {
                     self.output().reply(id, &reply);
                 }
                 Ok((id, request)) => {
-                    let answer = self.answer(id, &request, false, &mut buffer);
+                    let release = || self.proceed(|schedule| schedule.release(ticket));
+                    let answer = self.answer(id, &request, Some(&release), &mut buffer);
                     self.state().schedule.executed(ticket);
                     answer.into_iter().for_each(|answer| self.send(id, answer, &buffer));
                 }
@@ -518,17 +520,17 @@ impl Session<'_> {
         }
     }
 
-    /// Executes a request. With `nowait`, returns `None` if it would wait for the disk; then
-    /// nothing has happened.
+    /// Executes a request. Without `release`, returns `None` if it would wait for the disk or for
+    /// another process; then nothing has happened. With it, see [`Server::execute`].
     fn answer(
         &self,
         id: u32,
         request: &Request<'_>,
-        nowait: bool,
+        release: Option<&dyn Fn()>,
         buffer: &mut [u8],
     ) -> Option<Answer> {
         let executed =
-            catch_unwind(AssertUnwindSafe(|| self.server.execute(id, request, nowait, buffer)));
+            catch_unwind(AssertUnwindSafe(|| self.server.execute(id, request, release, buffer)));
         let answer = executed.unwrap_or_else(|_| {
             // The hook has printed the panic.
             let message = "internal error of the server".to_owned();

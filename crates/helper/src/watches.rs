@@ -12,7 +12,7 @@
 
 use std::collections::HashSet;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use sftp::codec::{Reply, WatchEvent, WatchEvents, WatchId, WatchRequest};
 
-use crate::paths::is_of_this_machine;
+use crate::paths::{is_of_this_machine, own_path};
 use crate::server::Server;
 use crate::service_thread::ServiceThread;
 use crate::status::{Failure, Result, success};
@@ -63,7 +63,7 @@ pub(crate) struct Watches {
 impl Watches {
     /// Fails where the kernel has no inotify, the login has too many instances, or without `/proc`.
     pub(crate) fn new() -> rustix::io::Result<Watches> {
-        rustix::fs::stat(own_path(&init()?))?;
+        rustix::fs::stat(own_path(init()?.as_fd()))?;
         let end = eventfd(0, EventfdFlags::CLOEXEC)?;
         let (inotify, thread, state) =
             (OnceLock::new(), ServiceThread::default(), Mutex::default());
@@ -104,7 +104,7 @@ impl Watches {
                 self.inotify.get_or_init(|| created)
             }
         };
-        let id = inotify::add_watch(inotify, own_path(entry), kinds)?;
+        let id = inotify::add_watch(inotify, own_path(entry.as_fd()), kinds)?;
         state.ids.insert(id);
         Ok(WatchId(id as u32))
     }
@@ -211,11 +211,6 @@ fn read_events(
             return Ok(events);
         }
     }
-}
-
-/// The path by which this process reaches its own descriptor.
-fn own_path(fd: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
 impl Server {

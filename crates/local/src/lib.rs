@@ -44,5 +44,5 @@ pub use local::Local;
 pub use locks::{LockUndo, Locks, lock_pause};
 pub use names::make_node;
 pub use root::open_beneath;
-pub use setattr::{set_opened, set_pinned};
+pub use setattr::{set_opened, set_pinned, set_pinned_nowait};
 pub use xattr::{get_xattr, list_xattrs, may_have_xattrs, remove_xattr, set_xattr};

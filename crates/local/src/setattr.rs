@@ -29,13 +29,25 @@ pub(crate) fn by_path(root: &Root, path: &RemotePath, change: &AttrChange) -> Re
 /// # Errors
 /// Those of the system calls; `EOPNOTSUPP` for the permission bits of a link, and without `/proc`.
 pub fn set_pinned(pinned: &OwnedFd, change: &AttrChange) -> Result<()> {
+    set(pinned, change, false)
+}
+
+/// As [`set_pinned`], without waiting for another process's lease (`fcntl(2)`).
+///
+/// # Errors
+/// `EAGAIN` if a new size would wait for a lease; then nothing was changed.
+pub fn set_pinned_nowait(pinned: &OwnedFd, change: &AttrChange) -> Result<()> {
+    set(pinned, change, true)
+}
+
+fn set(pinned: &OwnedFd, change: &AttrChange, nowait: bool) -> Result<()> {
     let kind = kind(&rustix::fs::fstat(pinned).map_err(errno)?)?;
     let owner = owner(change)?;
     if change.perm.is_some() && kind == FileKind::Symlink {
         return Err(Errno::EOPNOTSUPP);
     }
     if let Some(size) = change.size {
-        resize(pinned.as_fd(), kind, size)?;
+        resize(pinned.as_fd(), kind, size, nowait)?;
     }
     if let Some((uid, gid)) = owner {
         chownat(pinned, "", uid, gid, AtFlags::EMPTY_PATH).map_err(errno)?;
@@ -82,13 +94,14 @@ pub fn set_opened(file: &impl AsFd, change: &AttrChange) -> Result<()> {
 }
 
 /// `truncate(2)` of a regular file.
-fn resize(pinned: BorrowedFd<'_>, kind: FileKind, size: u64) -> Result<()> {
+fn resize(pinned: BorrowedFd<'_>, kind: FileKind, size: u64, nowait: bool) -> Result<()> {
     match kind {
         FileKind::Regular => {}
         FileKind::Directory => return Err(Errno::EISDIR),
         _ => return Err(Errno::EINVAL),
     }
-    let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    let mut flags = OFlags::WRONLY | OFlags::CLOEXEC;
+    flags.set(OFlags::NONBLOCK, nowait);
     let file = openat(CWD, proc_fd_path(pinned), flags, Mode::empty()).map_err(proc_error)?;
     ftruncate(&file, size).map_err(errno)
 }

@@ -8,6 +8,7 @@
 //! | [`interleave`] | clients of one server whose calls proceed one at a time, in a random order |
 //! | [`lagging`] | a gateway that shows stale data for a while |
 //! | [`mod@conformance`] | the rules for every `Remote`, one test each |
+//! | [`lease`] | a lease of another process on a file |
 //! | [`model`] | random operations, run against a reference model and a real file system |
 //! | [`mutated`] | inputs for parsers, made from valid ones by a few changes |
 //! | [`own_process`] | tests in a process of their own |
@@ -26,6 +27,7 @@ pub mod faulty;
 pub mod history;
 pub mod interleave;
 pub mod lagging;
+pub mod lease;
 pub mod mem;
 pub mod model;
 pub mod mutated;
@@ -38,6 +40,7 @@ pub use call::Call;
 pub use clock::{Clock, ManualClock};
 pub use faulty::FaultyRemote;
 pub use lagging::Lagging;
+pub use lease::Lease;
 pub use mem::MemRemote;
 pub use sftp_servers::SftpServers;
 

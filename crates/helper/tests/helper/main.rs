@@ -4,6 +4,7 @@ mod compression;
 mod conformance;
 mod digests;
 mod direct;
+mod leases;
 mod locks;
 mod mounts;
 mod order;
