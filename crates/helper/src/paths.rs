@@ -2,7 +2,8 @@
 //!
 //! Without a root, a path is one of this process: relative ones start at its working directory.
 //! With a root, the kernel resolves each path as if the process had that root (`RESOLVE_IN_ROOT`):
-//! `..` and absolute symbolic links stay inside, also while directories are being moved.
+//! `..` and absolute symbolic links stay inside, also while directories are being moved. Where it
+//! cannot be sure of that, it returns `EAGAIN`, and the path is resolved again.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -30,6 +31,11 @@ const LOCAL_NAMES: [&[u8]; 7] = [b"ext2", b"ext3", b"ext4", b"xfs", b"tmpfs", b"
 
 /// Longest path, with the NUL at its end.
 const PATH_MAX: usize = 4096;
+
+/// Attempts to resolve a path below a root. One with `..` fails with `EAGAIN` if any entry of this
+/// machine was renamed meanwhile, or any file system mounted (openat2(2)). Once the directories are
+/// in memory, that takes a microsecond.
+const MAX_ATTEMPTS: usize = 32;
 
 /// Resolves the client's paths.
 #[derive(Debug)]
@@ -124,8 +130,15 @@ impl Paths {
         let mode = if flags.contains(OFlags::CREATE) { mode } else { Mode::empty() };
         match &self.root {
             Some(root) => {
-                let inside = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-                openat2(&root.fd, path, flags, mode, inside | resolve)
+                let resolve = resolve | ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+                let open = || openat2(&root.fd, path, flags, mode, resolve);
+                // With `CACHED` the error says that the path is not in memory.
+                let is_final = |opened: &Result<OwnedFd>| {
+                    opened.as_ref().err() != Some(&Errno::AGAIN)
+                        || resolve.contains(ResolveFlags::CACHED)
+                };
+                let earlier = (1..MAX_ATTEMPTS).map(|_| open()).find(is_final);
+                earlier.unwrap_or_else(open)
             }
             None if resolve.is_empty() => openat(CWD, path, flags, mode),
             None => openat2(CWD, path, flags, mode, resolve),
@@ -407,6 +420,31 @@ mod tests {
         assert_eq!(found, None);
         // It is not in the table any more, although it still exists.
         assert!(paths.file_system(&mounted).is_some());
+    }
+
+    /// Each rename on the machine makes the kernel doubt where `..` leads.
+    #[test]
+    fn a_path_with_a_parent_is_found_while_files_are_renamed() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("d")).unwrap();
+        std::fs::write(dir.path().join("d/f"), "").unwrap();
+        let (one, other) = (dir.path().join("one"), dir.path().join("other"));
+        std::fs::write(&one, "").unwrap();
+        let paths = Paths::new(Some(dir.path())).unwrap();
+        let is_done = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    std::fs::rename(&one, &other).unwrap();
+                    std::fs::rename(&other, &one).unwrap();
+                }
+            });
+            let found = (0..100_000).map(|_| paths.pin(b"d/../d/f", true).err());
+            let failed = found.flatten().count();
+            is_done.store(true, Ordering::Relaxed);
+            assert_eq!(failed, 0);
+        });
     }
 
     #[test]
