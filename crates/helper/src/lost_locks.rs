@@ -6,9 +6,10 @@
 //! invalid for changes then, and the locks end when the changes in progress have ended.
 //!
 //! The client may have noticed the end of the connection first, and have connected again. Then the
-//! handles of the new connection were open when the locks end, since it waits for these locks. A
-//! client has all its locks in a file over one connection. So one over which it has set a lock in
-//! the file is the successor of the other, and its handles stay valid.
+//! handles of the new connection were open when the locks end, since it waits for these locks, or
+//! has read locks already, which do not exclude each other. A client has all its locks in a file
+//! over one connection. So one over which it has set a lock in the file after the last one over the
+//! other is its successor, and its handles stay valid.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +20,8 @@ use crate::handles::File;
 use crate::schedule::Resource;
 use crate::status::{LOCKS_LOST, Result};
 
-/// Files that are remembered, at most: those of 16 connections. All are dropped then.
+/// Files with losses, and files in which locks were set, that are remembered, at most: those of 16
+/// connections. All are dropped then.
 const MAX_FILES: usize = 16_384;
 
 /// Shared by all connections of a client. See the [module](self).
@@ -35,13 +37,15 @@ pub(crate) struct LostLocks {
 #[derive(Debug)]
 struct Loss {
     at: Instant,
-    /// The connections over which a lock in the file was set since, or held.
+    /// The connections over which a lock in the file was set after the lost ones, or held.
     successors: Vec<u64>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     lost: HashMap<Resource, Loss>,
+    /// The connections over which locks in a file were set, in the order of the last ones.
+    lockers: HashMap<Resource, Vec<u64>>,
     /// The number of changes in progress.
     changing: HashMap<Resource, usize>,
 }
@@ -58,11 +62,18 @@ impl LostLocks {
 
     /// A lock was set in this file over this connection.
     pub(crate) fn set(&self, inode: Resource, connection: u64) {
-        if let Some(loss) = self.state().lost.get_mut(&inode)
+        let mut state = self.state();
+        if let Some(loss) = state.lost.get_mut(&inode)
             && !loss.successors.contains(&connection)
         {
             loss.successors.push(connection);
         }
+        if state.lockers.len() >= MAX_FILES {
+            state.lockers.clear();
+        }
+        let lockers = state.lockers.entry(inode).or_default();
+        lockers.retain(|locker| *locker != connection);
+        lockers.push(connection);
     }
 
     /// A change of a file begins over this connection, which may have locks in the file. It ends
@@ -87,17 +98,26 @@ impl LostLocks {
         Ok(Change { lost: self, inode: file.inode })
     }
 
-    /// The locks in these files are lost as soon as this returns.
-    pub(crate) fn lose(&self, files: Vec<Resource>) {
-        let mut state = self.state();
+    /// This connection has ended, and the locks in these files are lost as soon as this returns.
+    pub(crate) fn lose(&self, files: Vec<Resource>, connection: u64) {
+        let mut guard = self.state();
+        let state = &mut *guard;
         if state.lost.len() + files.len() > MAX_FILES {
             state.lost.clear();
         }
-        let loss = || Loss { at: Instant::now(), successors: Vec::new() };
-        state.lost.extend(files.iter().map(|file| (*file, loss())));
+        for file in &files {
+            let lockers = state.lockers.get(file).map_or(&[][..], Vec::as_slice);
+            let own = lockers.iter().position(|locker| *locker == connection);
+            let successors = own.map_or(&[][..], |own| &lockers[own + 1..]).to_vec();
+            state.lost.insert(*file, Loss { at: Instant::now(), successors });
+        }
+        state.lockers.retain(|_, lockers| {
+            lockers.retain(|locker| *locker != connection);
+            !lockers.is_empty()
+        });
         let is_changing =
             |state: &mut State| files.iter().any(|file| state.changing.contains_key(file));
-        drop(self.changed.wait_while(state, is_changing));
+        drop(self.changed.wait_while(guard, is_changing));
     }
 }
 

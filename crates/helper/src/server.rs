@@ -25,7 +25,7 @@ pub(crate) const MAX_IO_BYTES: u32 = 255 << 10;
 #[derive(Debug)]
 pub(crate) struct Server {
     /// The number of the connection.
-    connection: u64,
+    pub(crate) connection: u64,
     pub(crate) paths: Paths,
     pub(crate) handles: Handles,
     pub(crate) read_only: bool,

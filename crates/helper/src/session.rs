@@ -153,7 +153,7 @@ pub(crate) fn serve_connection(
         read?;
         flushed.map_err(Error::Stream)
     });
-    room.lost_locks.lose(session.server.locks.files());
+    room.lost_locks.lose(session.server.locks.files(), session.server.connection);
     served
 }
 
@@ -804,7 +804,11 @@ mod tests {
         }
 
         fn open(&mut self) {
-            let (flags, attrs) = (OpenFlags::WRITE | OpenFlags::CREATE, FileAttrs::default());
+            self.open_with(OpenFlags::WRITE | OpenFlags::CREATE);
+        }
+
+        fn open_with(&mut self, flags: OpenFlags) {
+            let attrs = FileAttrs::default();
             let Reply::Handle(handle) = self.call(Request::Open { path: b"f", flags, attrs })
             else {
                 panic!("not opened")
@@ -898,6 +902,35 @@ mod tests {
                 drop(peer.stream);
                 peer.server.join().unwrap().unwrap();
             }
+        }
+    }
+
+    /// It has noticed the end of its connection before the server has, and read locks do not wait
+    /// for that.
+    #[test]
+    fn writes_of_a_client_that_has_set_and_released_its_locks_again_are_executed() {
+        let dir = tempfile::tempdir().unwrap();
+        let room = Arc::new(Room::new(10));
+        let [mut locker, mut successor, mut earlier] =
+            [(); 3].map(|()| Peer::new(dir.path(), &room));
+        let owner = LockOwner { family: LockFamily::Posix, number: 1 };
+        let set = |kind| LockRequest::Set { owner, range: LockRange::WHOLE, kind, wait_ms: 0 };
+        assert_eq!(locker.lock(LockRequest::Lease { seconds: 1 }), 0);
+        for peer in [&mut locker, &mut successor, &mut earlier] {
+            peer.open_with(OpenFlags::READ | OpenFlags::WRITE);
+        }
+        assert_eq!(earlier.lock(set(Some(LockKind::Read))), 0);
+        assert_eq!(earlier.lock(set(None)), 0);
+        for peer in [&mut locker, &mut successor] {
+            assert_eq!(peer.lock(set(Some(LockKind::Read))), 0);
+        }
+        assert_eq!(successor.lock(set(None)), 0);
+        assert!(matches!(locker.server.join().unwrap(), Err(Error::Silent(_))));
+        assert_eq!(successor.write(b"with the lock before"), 0);
+        assert_eq!(earlier.write(b"WITHOUT IT"), Errno::IO.raw_os_error());
+        for peer in [successor, earlier] {
+            drop(peer.stream);
+            peer.server.join().unwrap().unwrap();
         }
     }
 }
