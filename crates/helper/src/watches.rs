@@ -30,8 +30,9 @@ use crate::status::{Failure, Result, success};
 /// Watches of a session, at most. Each keeps an inode of some kilobytes in the kernel's memory.
 const MAX_WATCHES: usize = 16_384;
 
-/// Bytes of events in one reply, about, as the kernel returns them.
-const EVENT_BYTES: usize = 32 << 10;
+/// Bytes of events in one reply, at most, as the kernel returns them: about as many as a packet may
+/// have, since the next reply comes a round trip later. No event is longer in the reply.
+const EVENT_BYTES: usize = 255 << 10;
 
 /// How long events are gathered after the first.
 const GATHER: Duration = Duration::from_millis(2);

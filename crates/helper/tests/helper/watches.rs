@@ -110,6 +110,30 @@ fn names_contents_attributes_and_both_parts_of_a_rename_are_reported() {
     client.end().unwrap();
 }
 
+/// The next reply comes a round trip later.
+#[test]
+fn a_burst_is_one_reply() {
+    const FILES: usize = 3000;
+    let dir = tempfile::tempdir().unwrap();
+    let mut client = client(dir.path());
+    watch(&mut client, b".").unwrap();
+    for file in 0..FILES {
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            dir.path().join(format!("file-{file}")),
+            rustix::fs::FileType::RegularFile,
+            rustix::fs::Mode::from_raw_mode(0o600),
+            0,
+        )
+        .unwrap();
+    }
+    request_next(&mut client, 9);
+    let created = receive(&mut client, 9).events;
+    assert_eq!(created.len(), FILES);
+    assert!(created.iter().all(|event| is(event, ReadFlags::CREATE)));
+    client.end().unwrap();
+}
+
 #[test]
 fn lost_events_are_reported() {
     let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
