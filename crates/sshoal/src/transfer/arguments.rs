@@ -187,7 +187,7 @@ pub enum Engine {
     Auto,
     /// Only streams by the tar of the server, for files of any size; fail if there can be none
     Tar,
-    /// SFTP requests over several sessions; run no command on the server
+    /// SFTP requests over several sessions; run no command on the server but its `sshoal helper`
     Sftp,
 }
 
