@@ -18,11 +18,16 @@ use crate::quantity::{bytes, count};
 use crate::stack::disk;
 
 /// What later kernels have, with the version that brought it.
-const FEATURES: [((u32, u32), &str); 3] = [
+const FEATURES: [((u32, u32), &str); 4] = [
+    ((5, 6), "local directories, copies, and file watchers that see changes of servers"),
     ((6, 9), "reads of cached files without this program (passthrough)"),
     ((6, 16), "one request to drop all names"),
     ((6, 18), "bounded memory for directories"),
 ];
+
+/// The oldest that was tested, and the first with the version of FUSE that mounts need. Some
+/// distributions add that to an older one.
+const OLDEST_TESTED: (u32, u32) = (5, 4);
 
 /// Free space below which the disk cache soon removes what it has.
 const LITTLE_SPACE: u64 = 1 << 30;
@@ -59,9 +64,14 @@ fn kernel(release: &str) -> Check {
     let missing = FEATURES.iter().filter(|(since, _)| (major, minor) < *since);
     let missing: Vec<String> =
         missing.map(|((major, minor), what)| format!("since {major}.{minor}: {what}")).collect();
-    match missing.is_empty() {
-        true => Check::fine("kernel", release),
-        false => Check::note("kernel", format!("{release}; not there: {}", missing.join(", "))),
+    let missing = missing.join(", ");
+    match (major, minor) {
+        old if old < OLDEST_TESTED => Check::unknown(
+            "kernel",
+            format!("{release}: not tested, mounts need FUSE 7.31 of 5.4; not there: {missing}"),
+        ),
+        _ if missing.is_empty() => Check::fine("kernel", release),
+        _ => Check::note("kernel", format!("{release}; not there: {missing}")),
     }
 }
 
@@ -276,7 +286,14 @@ mod tests {
         let old = kernel("6.1.0-28-amd64");
         assert_eq!(old.verdict, Verdict::Note);
         assert!(old.found.contains("since 6.9") && old.found.contains("since 6.18"), "{old:?}");
+        assert!(!old.found.contains("since 5.6") && !old.found.contains("not tested"), "{old:?}");
         assert!(!kernel("6.12.1").found.contains("since 6.9"));
+        let oldest = kernel("5.4.0-216-generic");
+        assert_eq!(oldest.verdict, Verdict::Note);
+        assert!(oldest.found.contains("since 5.6") && !oldest.found.contains("not tested"));
+        let untested = kernel("4.19.0-27-amd64");
+        assert_eq!(untested.verdict, Verdict::Unknown);
+        assert!(untested.found.contains("not tested") && untested.found.contains("since 5.6"));
         assert_eq!(kernel("strange").verdict, Verdict::Unknown);
     }
 
