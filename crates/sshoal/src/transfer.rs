@@ -250,7 +250,7 @@ async fn copy(request: CopyRequest, connections: Connections, show: Arc<Show>) -
     }
 }
 
-/// The first signal ends the copy in order, the second one ends the process at once.
+/// The first request ends the copy in order, the second one ends the process at once.
 async fn interrupts(stopping: watch::Sender<bool>, show: Arc<Show>) {
     let Ok(mut signals) = EndSignals::new() else {
         tracing::warn!("cannot wait for signals");

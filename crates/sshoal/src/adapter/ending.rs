@@ -47,6 +47,11 @@ impl Ending {
         }
     }
 
+    /// Whether a signal has requested the end, or it has begun for another reason.
+    pub fn is_requested(&self) -> bool {
+        self.asked.load(Ordering::SeqCst) || self.begun.load(Ordering::SeqCst)
+    }
+
     /// The acknowledged data that was not written to the server, in words.
     pub fn lost(&self, vfs: &Vfs) -> Option<String> {
         if let Some(error) = vfs.lost_write() {

@@ -96,8 +96,12 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     let ending = adapter.clone();
     let stopping = tokio::spawn(async move {
         loop {
-            signals.next().await;
-            // A second signal, or one after the unmount has begun, stops the waiting.
+            let signal = signals.next().await;
+            // A terminal that is closed later does not mean that the data is to be given up.
+            if signal == libc::SIGHUP && ending.ending().is_requested() {
+                continue;
+            }
+            // A second request, or one after the unmount has begun, stops the waiting.
             ending.ending().requested();
             stopper.stop();
         }

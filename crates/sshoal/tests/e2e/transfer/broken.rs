@@ -114,7 +114,7 @@ fn a_second_interruption_ends_a_copy_that_waits_for_its_server() {
     link.stall();
     process.signal(Signal::INT);
     // It would tidy up, which nobody answers.
-    if process.try_wait(Duration::from_millis(500)).is_none() {
+    if process.try_wait(Duration::from_secs(2)).is_none() {
         process.signal(Signal::INT);
     }
     assert_eq!(process.wait(Duration::from_secs(20)).code(), Some(130));
