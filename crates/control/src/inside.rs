@@ -28,15 +28,9 @@ pub fn about(path: &Path) -> String {
 /// The mount that contains `path`, which is absolute and without symbolic links except for the last
 /// name. `typed` is the path in messages.
 pub fn find(path: &Path, typed: &Path) -> Result<Inside, Problem> {
-    let table = mountinfo::all().or_problem("mount table")?;
-    let around = |mount: &Mount| path.starts_with(&mount.mountpoint);
-    // Of stacked mounts the last is visible.
-    let mount = table
-        .into_iter()
-        .filter(around)
-        .max_by_key(|mount| mount.mountpoint.as_os_str().len())
-        .filter(|mount| mountinfo::is_fuse(&mount.kind) && record::is_ours(mount));
-    let mount = mount.ok_or_else(|| {
+    let mount = mountinfo::containing(path).or_problem("mount table")?;
+    let is_ours = |mount: &Mount| mountinfo::is_fuse(&mount.kind) && record::is_ours(mount);
+    let mount = mount.filter(is_ours).ok_or_else(|| {
         Problem::new(about(typed), "not in a mount of sshoal")
             .hint("`sshoal status` lists the mounts")
     })?;

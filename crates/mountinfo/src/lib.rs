@@ -62,9 +62,21 @@ impl Mount {
     }
 }
 
+/// A mount with the numbers by which the lines refer to each other.
+struct Line {
+    id: u64,
+    /// The mount on whose directory it is mounted.
+    parent: u64,
+    mount: Mount,
+}
+
 /// The mounts of a table in the form of `/proc/PID/mountinfo`. Malformed lines are skipped.
 pub fn parse(table: &[u8]) -> Vec<Mount> {
-    table.split(|byte| *byte == b'\n').filter_map(parse_line).collect()
+    lines(table).map(|line| line.mount).collect()
+}
+
+fn lines(table: &[u8]) -> impl Iterator<Item = Line> {
+    table.split(|byte| *byte == b'\n').filter_map(parse_line)
 }
 
 /// All mounts of this process's namespace, in the order in which they were mounted.
@@ -72,7 +84,11 @@ pub fn parse(table: &[u8]) -> Vec<Mount> {
 /// # Errors
 /// Those of reading `/proc/self/mountinfo`.
 pub fn all() -> io::Result<Vec<Mount>> {
-    Ok(parse(&fs::read("/proc/self/mountinfo")?))
+    Ok(parse(&own_table()?))
+}
+
+fn own_table() -> io::Result<Vec<u8>> {
+    fs::read("/proc/self/mountinfo")
 }
 
 /// A process in another mount namespace in which the file system of `mount` is also mounted: a
@@ -89,14 +105,47 @@ pub fn elsewhere(mount: &Mount) -> Option<u32> {
             return false;
         }
         let Ok(table) = fs::read(format!("/proc/{pid}/mountinfo")) else { return false };
-        let mut there = table.split(|byte| *byte == b'\n').filter_map(parse_line);
+        let mut there = lines(&table);
         // The device number is unique while the file system is mounted anywhere.
-        there.any(|it| it.device == mount.device && is_fuse(&it.kind))
+        there.any(|it| it.mount.device == mount.device && is_fuse(&it.mount.kind))
     })
 }
 
 /// Maximum number of symbolic links that lead to a mount point, as of the kernel for a path.
 const MAX_LINKS: u32 = 40;
+
+/// The mount whose files a path shows; `path` is absolute and without symbolic links.
+///
+/// # Errors
+/// When the table cannot be read.
+pub fn containing(path: &Path) -> io::Result<Option<Mount>> {
+    let table: Vec<Line> = lines(&own_table()?).collect();
+    Ok(visible(&table, path).cloned())
+}
+
+/// The mount of `table` whose files `path` shows. A mount hides those at and below its mount point
+/// that have the same parent, and is itself hidden by one on its root directory.
+fn visible<'a>(table: &'a [Line], path: &Path) -> Option<&'a Mount> {
+    let ids: HashSet<u64> = table.iter().map(|line| line.id).collect();
+    // The mount of the root directory, or in a chroot(2) without such a mount, those in it.
+    let is_outermost = |line: &Line| line.id == line.parent || !ids.contains(&line.parent);
+    let mut found: Option<&Line> = None;
+    // Each step leads to another line.
+    for _ in table {
+        let is_next = |line: &&Line| match found {
+            None => is_outermost(line),
+            // A path begins in the root directory of the process, whatever is mounted on it since.
+            Some(outer) => line.parent == outer.id && line.mount.mountpoint != Path::new("/"),
+        };
+        let around = table.iter().filter(is_next);
+        let around = around.filter(|line| path.starts_with(&line.mount.mountpoint));
+        match around.min_by_key(|line| line.mount.mountpoint.as_os_str().len()) {
+            None => break,
+            next => found = next,
+        }
+    }
+    found.map(|line| &line.mount)
+}
 
 /// The visible mount at `mountpoint`: the last of those stacked on it.
 ///
@@ -105,8 +154,8 @@ const MAX_LINKS: u32 = 40;
 /// # Errors
 /// When the table or a parent directory cannot be read.
 pub fn find(mountpoint: &Path) -> io::Result<Option<Mount>> {
-    let mounts = all()?;
-    let at = |place: &Path| mounts.iter().rfind(|mount| mount.mountpoint == place).cloned();
+    let table: Vec<Line> = lines(&own_table()?).collect();
+    let at = |place: &Path| visible(&table, place).filter(|it| it.mountpoint == place).cloned();
     let mut place = without_links_in_parent(mountpoint)?;
     // The last component may be a symbolic link to the mount point, or to another link.
     for _ in 0..=MAX_LINKS {
@@ -140,9 +189,11 @@ fn without_links_in_parent(path: &Path) -> io::Result<PathBuf> {
 }
 
 /// Parses a line; `None` if it is not as in proc(5).
-fn parse_line(line: &[u8]) -> Option<Mount> {
+fn parse_line(line: &[u8]) -> Option<Line> {
     let mut fields = line.split(|byte| *byte == b' ');
-    let device = Device::parse(std::str::from_utf8(fields.nth(2)?).ok()?)?;
+    let mut text = || std::str::from_utf8(fields.next()?).ok();
+    let (id, parent) = (text()?.parse().ok()?, text()?.parse().ok()?);
+    let device = Device::parse(text()?)?;
     let root = unescape(fields.next()?).into();
     let mountpoint = unescape(fields.next()?).into();
     let own_options = fields.next()?;
@@ -155,7 +206,8 @@ fn parse_line(line: &[u8]) -> Option<Mount> {
         std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok()
     });
     let options = OsString::from_vec(options);
-    Some(Mount { device, root, mountpoint, kind, source, owner, options })
+    let mount = Mount { device, root, mountpoint, kind, source, owner, options };
+    Some(Line { id, parent, mount })
 }
 
 /// Decodes a field: space, tab, newline and backslash are written as a backslash and three octal
@@ -192,7 +244,8 @@ u@h:/a\134b rw,user_id=1000,group_id=100,default_permissions";
     #[test]
     fn a_line_is_taken_apart() {
         let line: Vec<u8> = String::from_utf8_lossy(LINE).replace("\\\n", "").into_bytes();
-        let mount = parse_line(&line).unwrap();
+        let Line { id, parent, mount } = parse_line(&line).unwrap();
+        assert_eq!((id, parent), (36, 25));
         assert_eq!(mount.device, Device { major: 0, minor: 41 });
         assert_eq!(mount.device.to_string(), "0:41");
         assert_eq!(mount.root, Path::new("/"));
@@ -206,14 +259,56 @@ u@h:/a\134b rw,user_id=1000,group_id=100,default_permissions";
 
     #[test]
     fn other_lines_have_no_owner_and_broken_ones_are_no_mounts() {
-        let root = parse_line(b"1 0 8:1 / / rw - ext4 /dev/sda1 ro").unwrap();
+        let root = parse_line(b"1 0 8:1 / / rw - ext4 /dev/sda1 ro").unwrap().mount;
         assert!(root.is_read_only());
         assert_eq!((root.owner, is_fuse(&root.kind)), (None, false));
-        for line in [&b""[..], b"1 0 8:1 / / rw", b"1 0 x:y / / rw - ext4 a rw", b"- - - - -"] {
-            assert_eq!(parse_line(line), None);
+        let broken = [
+            &b""[..],
+            b"1 0 8:1 / / rw",
+            b"1 0 x:y / / rw - ext4 a rw",
+            b"x 0 8:1 / / rw - ext4 a rw",
+            b"- - - - -",
+        ];
+        for line in broken {
+            assert!(parse_line(line).is_none());
         }
         assert_eq!(unescape(br"a\04"), OsStr::new(r"a\04"));
         assert_eq!(unescape(br"\+12\999"), OsStr::new(r"\+12\999"));
+    }
+
+    fn table(text: &[&str]) -> Vec<Line> {
+        let line = |line: &&str| {
+            let [id, parent, place, source] = line.split(' ').collect::<Vec<_>>()[..] else {
+                panic!("{line}")
+            };
+            parse_line(format!("{id} {parent} 0:{id} / {place} rw - fuse {source} rw").as_bytes())
+        };
+        text.iter().map(|text| line(text).unwrap()).collect()
+    }
+
+    #[test]
+    fn a_path_shows_the_mount_that_is_not_hidden() {
+        let shown = |table: &[Line], path: &str| {
+            visible(table, Path::new(path)).map(|mount| mount.source.to_str().unwrap().to_owned())
+        };
+        let nested = table(&["20 1 / root", "30 20 /m outer", "31 30 /m/sub inner"]);
+        for (path, source) in
+            [("/m/sub/x", "inner"), ("/m/sub", "inner"), ("/m/subx", "outer"), ("/mx", "root")]
+        {
+            assert_eq!(shown(&nested, path).as_deref(), Some(source), "{path}");
+        }
+        // The mount around it was made later, and so was one on its own root directory.
+        let hidden = table(&["20 1 / root", "30 20 /m/sub below", "31 20 /m over", "32 31 /m top"]);
+        for path in ["/m", "/m/sub", "/m/sub/x"] {
+            assert_eq!(shown(&hidden, path).as_deref(), Some("top"), "{path}");
+        }
+        // Of no effect on paths, which begin below it.
+        let on_root = table(&["20 1 / root", "30 20 / later", "31 20 /m mine"]);
+        assert_eq!(shown(&on_root, "/m/x").as_deref(), Some("mine"));
+        assert_eq!(shown(&on_root, "/x").as_deref(), Some("root"));
+        let in_chroot = table(&["30 20 /proc proc", "31 20 /m mine", "32 31 /m/sub inner"]);
+        assert_eq!(shown(&in_chroot, "/m/sub").as_deref(), Some("inner"));
+        assert_eq!(shown(&in_chroot, "/etc"), None);
     }
 
     #[test]
@@ -225,6 +320,7 @@ u@h:/a\134b rw,user_id=1000,group_id=100,default_permissions";
         std::os::unix::fs::symlink("/proc", &link).unwrap();
         assert_eq!(find(&link).unwrap(), Some(proc));
         assert_eq!(find(dir.path()).unwrap(), None);
+        assert_eq!(containing(Path::new("/proc/self")).unwrap(), find(&link).unwrap());
         assert!(find(Path::new("/no/such/dir")).is_err());
     }
 }

@@ -15,6 +15,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
@@ -107,10 +108,18 @@ fn directory(named: Option<&Path>) -> Result<Inside, Problem> {
         let why = format!("mounted by user {owner}; only that user may run commands through it");
         return Err(Problem::new(inside::about(&inside.mount.mountpoint), why));
     }
-    match std::fs::metadata(&path).map_err(|error| client::unresolved(shown, &error))? {
-        metadata if metadata.is_dir() => Ok(inside),
-        _ => Err(Problem::new(inside::about(shown), "not a directory")),
+    let metadata =
+        |path: &Path| std::fs::metadata(path).map_err(|error| client::unresolved(shown, &error));
+    let found = metadata(&path)?;
+    if !found.is_dir() {
+        return Err(Problem::new(inside::about(shown), "not a directory"));
     }
+    // A relative path also leads to what a later mount hides.
+    if metadata(named.unwrap_or(Path::new(".")))?.dev() != found.dev() {
+        return Err(Problem::new(inside::about(shown), "hidden by a mount that was made later")
+            .hint("change to the directory again to run the command where it now leads"));
+    }
+    Ok(inside)
 }
 
 /// Sends the data that was written in the mount. Ctrl-C ends the waiting, and this process.

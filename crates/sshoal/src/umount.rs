@@ -70,8 +70,11 @@ pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
 fn mount_inside(mount: &Mount) -> Option<String> {
     let all = mountinfo::all().ok()?;
     let place = &mount.mountpoint;
-    let inside =
-        all.iter().rfind(|it| it.mountpoint != *place && it.mountpoint.starts_with(place))?;
+    let is_visible = |it: &Mount| {
+        mountinfo::containing(&it.mountpoint).is_ok_and(|visible| visible.as_ref() == Some(it))
+    };
+    let is_inside = |it: &Mount| it.mountpoint != *place && it.mountpoint.starts_with(place);
+    let inside = all.iter().rfind(|it| is_inside(it) && is_visible(it))?;
     Some(format!("'{}'", printable(&inside.mountpoint)))
 }
 

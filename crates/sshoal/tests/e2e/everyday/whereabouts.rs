@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use sandbox::fleet::{Fleet, Plan};
 use serde_json::Value;
@@ -75,6 +75,44 @@ fn a_bind_mount_is_another_directory_of_the_mount() {
     let expected = format!("testhost:{0}\n{0}\n", served.display());
     assert_eq!(ended.stdout, expected, "{ended:?}");
     mount.unmount();
+}
+
+/// A mount hides those below its mount point that were made before it.
+#[test]
+fn a_hidden_mount_is_not_taken_for_the_visible_one() {
+    let world = World::new();
+    fs::create_dir_all(world.served("before")).unwrap();
+    fs::create_dir_all(world.served("later/sub")).unwrap();
+    let place = world.mountpoint();
+    let sub = place.join("sub");
+    fs::create_dir(&sub).unwrap();
+    let mount = |name: &str, place: &Path| {
+        let mut command = world.command();
+        command.arg("-f").arg(world.source_of(&world.served(name))).arg(place);
+        ready(Mount::start(command, place.to_owned()))
+    };
+    let before = mount("before", &sub);
+    // A shell that stays in the mount that is to be hidden.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "read _; exec \"$0\" run pwd"]).arg(crate::world::program_path());
+    shell.current_dir(&sub).env_remove("XDG_RUNTIME_DIR").env_remove("SSH_AUTH_SOCK");
+    shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let shell = shell.spawn().unwrap();
+    let later = mount("later", &place);
+
+    let served = world.served("later/sub").canonicalize().unwrap();
+    let ended = place_of(&[], &sub.join("new"));
+    assert_eq!(ended.stdout, format!("testhost:{}/new\n", served.display()), "{ended:?}");
+    let ended = run_in(&sub, &["pwd"]);
+    assert_eq!(ended.stdout, format!("{}\n", served.display()), "{ended:?}");
+    // Its standard input ends, and it goes on.
+    let ended = shell.wait_with_output().unwrap();
+    assert_eq!(ended.status.code(), Some(125), "{ended:?}");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert!(said.contains("hidden by a mount that was made later"), "{said}");
+    assert!(ended.stdout.is_empty(), "{ended:?}");
+    later.unmount();
+    before.unmount();
 }
 
 fn mount(fleet: &Fleet, place: &Path, sources: &[String]) -> Mount {
