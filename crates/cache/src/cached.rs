@@ -53,6 +53,7 @@ mod writer;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::{Errno, Mutex, Remote, RemotePath, Result, Table};
@@ -183,6 +184,8 @@ pub(crate) struct Core {
     pub(crate) inner: Arc<dyn Remote>,
     pub(crate) store: Store,
     pub(crate) config: CachedConfig,
+    /// [`CachedConfig::stale_ok`] as it is now.
+    stale_ok: AtomicBool,
     /// The identity for records of immutable trees.
     pinned: SourceId,
     pub(crate) files: Files,
@@ -238,6 +241,7 @@ impl Cached {
             pinned: Cached::pinned_source(&config.source),
             inner,
             store,
+            stale_ok: AtomicBool::new(config.stale_ok),
             config,
         });
         Ok(Arc::new(Cached { core, _shutdown: shutdown_sender }))
@@ -247,6 +251,11 @@ impl Cached {
     /// Forgetting or pinning has to be done under both identities.
     pub fn pinned_source(source: &SourceId) -> SourceId {
         SourceId::new(&[source.as_bytes(), &b" immutable"[..]].concat())
+    }
+
+    /// Changes [`CachedConfig::stale_ok`]. A request that waits for the remote goes on waiting.
+    pub fn set_stale_ok(&self, stale_ok: bool) {
+        self.core.stale_ok.store(stale_ok, Ordering::Relaxed);
     }
 
     /// The counters so far.
@@ -296,8 +305,12 @@ impl Core {
         }
     }
 
+    pub(crate) fn stale_ok(&self) -> bool {
+        self.stale_ok.load(Ordering::Relaxed)
+    }
+
     fn is_disconnected(&self) -> bool {
-        self.config.stale_ok && self.inner.is_disconnected()
+        self.stale_ok() && self.inner.is_disconnected()
     }
 
     /// Runs `request`; with `stale_ok` only while the remote is reachable, unless it may wait
@@ -308,7 +321,7 @@ impl Core {
         request: impl Future<Output = Result<T>> + Send,
     ) -> Result<T> {
         match wait {
-            RemoteWait::WhileConnected if self.config.stale_ok => tokio::select! {
+            RemoteWait::WhileConnected if self.stale_ok() => tokio::select! {
                 biased;
                 answer = request => answer,
                 () = self.inner.disconnected() => Err(Errno::EHOSTDOWN),
@@ -374,7 +387,7 @@ impl Core {
     /// Whether a request with this result is answered from the cache instead.
     pub(crate) fn falls_back<T>(&self, answer: &Result<T>) -> bool {
         let lost = matches!(answer, Err(Errno::EHOSTDOWN | Errno::ETIMEDOUT));
-        self.config.stale_ok && lost
+        self.stale_ok() && lost
     }
 
     /// The identity under which answers about `path` are recorded.

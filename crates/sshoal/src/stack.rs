@@ -206,6 +206,7 @@ impl Stack {
         let policy = retry_policy(request);
         for source in self.sources() {
             source.recovering.iter().for_each(|recovering| recovering.set_retry_policy(policy));
+            source.cached.iter().for_each(|kept| kept.layer.set_stale_ok(request.vfs.serve_stale));
             for server in &source.hosts {
                 server.host.set_max_conns(request.host.max_conns);
             }

@@ -70,6 +70,20 @@ async fn stale_ok_shows_cached_files_while_the_remote_is_unreachable() {
     assert_eq!(list(&cached, "unlisted").await.unwrap(), ["f"]);
 }
 
+/// `stale_ok` is changed while the cache is in use.
+#[tokio::test]
+async fn stale_ok_is_turned_on_and_off() {
+    let stage = filled().await;
+    let cached = stage.mount(Mode::CloseToOpen);
+    stage.faulty.cut();
+    cached.set_stale_ok(true);
+    shows_what_is_here(&cached, Errno::EHOSTDOWN).await;
+    cached.set_stale_ok(false);
+    assert_eq!(size(&cached, "d/here").await, Err(Errno::EHOSTDOWN));
+    assert_eq!(read(&cached, "d/here").await, Err(Errno::EHOSTDOWN));
+    assert_eq!(list(&cached, "d").await, Err(Errno::EHOSTDOWN));
+}
+
 /// A request in flight when the remote becomes unreachable is answered from the cache.
 #[tokio::test]
 async fn stale_ok_answers_requests_in_flight_when_the_remote_becomes_unreachable() {

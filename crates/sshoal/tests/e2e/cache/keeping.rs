@@ -3,11 +3,14 @@
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use rustix::process::geteuid;
 
-use super::{LIMIT, OLD, age, disk, mount, names, put, put_tree, read_all, ready, with_cache};
+use super::{
+    LIMIT, OLD, age, disk, mount, names, put, put_tree, read_all, ready, told, with_cache,
+};
 use crate::behaviours::pattern;
 use crate::process::eventually;
 use crate::world::World;
@@ -127,6 +130,27 @@ fn sub_trees_may_be_immutable() {
     assert_eq!(fs::read(again.at("work/file")).unwrap(), b"changed");
     assert_eq!((disk(&again, "hits"), disk(&again, "misses")), (1, 1));
     again.unmount();
+}
+
+/// L9: what only the disk has is shown, or not, as `sshoal set` says.
+#[test]
+fn stale_files_are_shown_as_was_set_last() {
+    let mut world = World::new();
+    put(&world, "file", b"content");
+    let first = mount(&world, "");
+    assert_eq!(fs::read(first.at("file")).unwrap(), b"content");
+    first.unmount();
+    let shown = mount(&world, "soft=2").with_errors();
+    let hidden = mount(&world, "soft=2,stale=ok").with_errors();
+    for (mount, option) in [(&shown, "stale=ok"), (&hidden, "stale=no")] {
+        told(&["set"], &[mount.place(), Path::new(option)]);
+    }
+    world.sshd_mut().end();
+    assert_eq!(fs::read(shown.at("file")).unwrap(), b"content");
+    let refused = fs::read(hidden.at("file")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::ETIMEDOUT));
+    shown.unmount();
+    hidden.unmount();
 }
 
 /// Offline shows what is known, and of the rest nothing that could be taken for true.
