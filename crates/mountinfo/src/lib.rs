@@ -111,6 +111,12 @@ pub fn elsewhere(mount: &Mount) -> Option<u32> {
     })
 }
 
+/// Whether the kernel has the FUSE file system with this number: it is mounted in some mount
+/// namespace, which need not be one that this user may see, or a file in it is open.
+pub fn is_alive(device: Device) -> bool {
+    Path::new(&format!("/sys/class/bdi/{device}")).exists()
+}
+
 /// Maximum number of symbolic links that lead to a mount point, as of the kernel for a path.
 const MAX_LINKS: u32 = 40;
 

@@ -110,16 +110,15 @@ fn wait(record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => break Err(io::ErrorKind::Other.into()),
         }
-        if let Some(holder) = mountinfo::elsewhere(mount)
+        if let Some(place) = still_mounted(mount)
             && let Some(lost) = written(&record, daemon)
         {
             if let Some(reason) = lost {
                 return Err(data_lost(what, &reason));
             }
             eprintln!(
-                "sshoal: {what}: note: unmounted, and all data is written; it is still mounted in \
-                 the mount namespace of process {holder}, so the daemon (process {pid}) keeps \
-                 running"
+                "sshoal: {what}: note: unmounted, and all data is written; it is still mounted \
+                 {place}, so the daemon (process {pid}) keeps running"
             );
             return Ok(());
         }
@@ -137,6 +136,21 @@ fn wait(record: Found, mount: &Mount, what: &str) -> Result<(), Problem> {
         }
         Err(error) => Err(Problem::new(what, format!("unmounted, but cannot wait: {error}"))),
     }
+}
+
+/// Where else the file system of `mount` is mounted, in messages.
+fn still_mounted(mount: &Mount) -> Option<String> {
+    let here = mountinfo::all().unwrap_or_default();
+    // Another file system may have the number by now.
+    let is_same = |it: &&Mount| (it.device, &it.source) == (mount.device, &mount.source);
+    if let Some(other) = here.iter().find(is_same) {
+        return Some(format!("at '{}'", printable(&other.mountpoint)));
+    }
+    if let Some(process) = mountinfo::elsewhere(mount) {
+        return Some(format!("in the mount namespace of process {process}"));
+    }
+    // The namespaces of other users' processes cannot be read.
+    mountinfo::is_alive(mount.device).then(|| "in another mount namespace".to_owned())
 }
 
 fn waiting_for(pid: &str, is_stopped: bool) -> String {
@@ -230,6 +244,7 @@ mod tests {
             let _device = mount_without_daemon(dir.path(), "fuse.sshfs");
             let mount = mountinfo::find(dir.path()).unwrap().unwrap();
             assert_eq!((&mount.kind, mount.owner), (&"fuse.sshfs".into(), Some(0)));
+            assert!(mountinfo::is_alive(mount.device));
             // Held open, it is busy; that is the caller's to solve, and nothing has happened yet.
             let record = Record::create(&mount).unwrap();
             let handle = rustix::fs::open(dir.path(), OFlags::PATH, Mode::empty()).unwrap();

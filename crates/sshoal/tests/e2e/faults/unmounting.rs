@@ -116,6 +116,29 @@ fn a_copy_in_another_mount_namespace_is_not_waited_for() {
     assert_eq!(mount.wait_ended(), Some(0));
 }
 
+#[test]
+fn another_place_of_the_same_mount_is_not_waited_for() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("left out: only root makes bind mounts");
+        return;
+    }
+    let world = World::new();
+    let mut mount = world.mount(&[]);
+    fs::write(mount.at("file"), pattern(1 << 20)).unwrap();
+    let other = world.mountpoint();
+    rustix::mount::mount_bind(mount.place(), &other).unwrap();
+    let bound = Detached(other.clone());
+    let ended = umount(&[], mount.place());
+    assert!(ended.status.success(), "{ended:?}");
+    let said = format!("all data is written; it is still mounted at '{}'", other.display());
+    assert!(ended.stderr.contains(&said), "{ended:?}");
+    assert!(fs::read(other.join("file")).unwrap() == pattern(1 << 20));
+    let ended = umount(&[], &other);
+    assert!(ended.status.success(), "{ended:?}");
+    drop(bound);
+    assert_eq!(mount.wait_ended(), Some(0));
+}
+
 /// The end of a daemon keeps no program that uses its mount, and none that passes by.
 #[test]
 fn a_terminated_daemon_frees_its_callers() {
