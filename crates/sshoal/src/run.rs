@@ -19,16 +19,19 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::shell::quote;
 use cli::signals::HandledSignal;
-use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, printable};
 use control::place::{Host, Place};
 use control::{Wish, client};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
+use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::SignalKind;
+use tokio::sync::oneshot;
 
 use control::inside::{self, Inside};
 
@@ -51,7 +54,7 @@ const MARK: &[u8] = b"\x1esshoal\x1e";
 /// Bytes kept of ssh's messages, to find the reason of a failure.
 const MAX_WORDS_BYTES: usize = 16 << 10;
 
-/// How long the end of standard error is waited for after ssh's end. A process that ssh has left
+/// How long more of standard error is waited for after ssh's end. A process that ssh has left
 /// behind may keep it open.
 const STDERR_LIMIT: Duration = Duration::from_millis(500);
 
@@ -87,7 +90,7 @@ fn attempt(arguments: &Arguments) -> Result<ExitCode, Problem> {
         Some(host) => at_host(&place, host, arguments),
     };
     // Also after a failure: the command may have done something.
-    if let Err(problem) = inside.order(Wish::Refresh) {
+    if let Err(problem) = refresh(inside) {
         eprintln!("sshoal: run: note: the mount may show files as they were before: {problem}");
     }
     ended
@@ -134,6 +137,14 @@ fn flush(inside: &Inside) -> Result<(), Problem> {
         Ok(status) if !status.success() => Err(Problem::new(about(), "cannot be flushed")),
         Ok(_) => inside.order(Wish::Flush),
     }
+}
+
+/// Makes the mount request again what it has cached. A signal ends the waiting, which lasts until
+/// the link is back if the kernel holds a lock for a call that waits for the server.
+fn refresh(inside: Inside) -> Result<(), Problem> {
+    let about = inside::about(&inside.mount.mountpoint);
+    let refreshed = unless_signalled(move || inside.order(Wish::Refresh)).or_problem(&about)?;
+    refreshed.unwrap_or_else(|| Err(Problem::new(about, "the refresh was interrupted")))
 }
 
 /// The process of [`flush`].
@@ -240,54 +251,136 @@ struct Ended {
     is_interrupted: bool,
 }
 
+/// The signals that end a command. Once they exist, these signals do not end this process by
+/// themselves, so all that may take long waits for them, too.
+struct Signals {
+    interrupt: HandledSignal,
+    quit: HandledSignal,
+    terminate: HandledSignal,
+    hangup: HandledSignal,
+}
+
+impl Signals {
+    /// Must be called within a runtime.
+    fn new() -> io::Result<Signals> {
+        Ok(Signals {
+            interrupt: HandledSignal::new(SignalKind::interrupt())?,
+            quit: HandledSignal::new(SignalKind::quit())?,
+            terminate: HandledSignal::new(SignalKind::terminate())?,
+            hangup: HandledSignal::new(SignalKind::hangup())?,
+        })
+    }
+
+    /// Waits for the next one.
+    async fn next(&mut self) -> Signal {
+        tokio::select! {
+            () = self.interrupt.received() => Signal::INT,
+            () = self.quit.received() => Signal::QUIT,
+            () = self.terminate.received() => Signal::TERM,
+            () = self.hangup.received() => Signal::HUP,
+        }
+    }
+}
+
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_all().build()
+}
+
+/// The result of `work`, which may hang; `None` if a signal comes before.
+fn unless_signalled<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<Option<T>> {
+    runtime()?.block_on(async {
+        let mut signals = Signals::new()?;
+        let (told, done) = oneshot::channel();
+        std::thread::spawn(move || told.send(work()));
+        tokio::select! {
+            done = done => io::Result::Ok(done.ok()),
+            _ = signals.next() => Ok(None),
+        }
+    })
+}
+
 /// Runs a command to its end. Signals of the terminal reach it as they reach this process; others
 /// are passed on. A signal that this process ignores, the command also ignores.
 fn supervise(command: Command) -> io::Result<Ended> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
-    let (status, is_interrupted, heard) = runtime.block_on(async {
-        let mut interrupt = HandledSignal::new(SignalKind::interrupt())?;
-        let mut quit = HandledSignal::new(SignalKind::quit())?;
-        let mut terminate = HandledSignal::new(SignalKind::terminate())?;
-        let mut hangup = HandledSignal::new(SignalKind::hangup())?;
+    runtime()?.block_on(async {
+        let mut signals = Signals::new()?;
         let mut child = tokio::process::Command::from(command).spawn()?;
         let heard = match child.stderr.take() {
-            Some(stderr) => Some(hear(stderr.into_owned_fd()?.into())),
+            Some(stderr) => Some(hear(stderr.into_owned_fd()?.into(), io::stderr())),
             None => None,
         };
         let mut is_interrupted = false;
-        loop {
-            let passed_on = tokio::select! {
-                status = child.wait() => return io::Result::Ok((status?, is_interrupted, heard)),
-                () = interrupt.received() => None,
-                () = quit.received() => None,
-                () = terminate.received() => Some(Signal::TERM),
-                () = hangup.received() => Some(Signal::HUP),
+        let status = loop {
+            let signal = tokio::select! {
+                status = child.wait() => break status?,
+                signal = signals.next() => signal,
             };
             is_interrupted = true;
             let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
-            if let Some((signal, pid)) = passed_on.zip(pid) {
+            if let Some(pid) = pid.filter(|_| [Signal::TERM, Signal::HUP].contains(&signal)) {
                 let _ = kill_process(pid, signal);
             }
-        }
-    })?;
-    let (is_marked, words) = match heard.map(|heard| heard.recv_timeout(STDERR_LIMIT)) {
-        Some(Ok(filter)) => (filter.is_marked, filter.words),
-        // A process that ssh left behind has it open: what came so far is shown already.
-        Some(Err(_)) => (true, Vec::new()),
-        None => (false, Vec::new()),
-    };
-    let words = String::from_utf8_lossy(&words).into_owned();
-    Ok(Ended { status, is_marked, words, is_interrupted })
+        };
+        let (is_marked, words) = match heard {
+            Some(heard) => {
+                let filter = tokio::select! {
+                    filter = heard.finish(STDERR_LIMIT) => filter,
+                    _ = signals.next() => {
+                        is_interrupted = true;
+                        None
+                    }
+                };
+                // Without it, what came so far is shown already.
+                filter.map_or((true, Vec::new()), |filter| (filter.is_marked, filter.words))
+            }
+            None => (false, Vec::new()),
+        };
+        let words = String::from_utf8_lossy(&words).into_owned();
+        io::Result::Ok(Ended { status, is_marked, words, is_interrupted })
+    })
 }
 
-/// Copies standard error of ssh to that of this process, on a thread, without the mark.
-fn hear(mut stderr: std::fs::File) -> Receiver<Filter> {
-    let (told, heard) = channel();
+/// The thread of [`hear`].
+struct Heard {
+    end: oneshot::Receiver<Filter>,
+    /// Incremented before and after each read: even while the thread waits for more.
+    steps: Arc<AtomicU64>,
+}
+
+impl Heard {
+    /// The filter when all is shown. `None` if nothing more came for `limit`: a process that ssh has
+    /// left behind has it open. What was read is waited for as long as its reader takes.
+    async fn finish(mut self, limit: Duration) -> Option<Filter> {
+        loop {
+            let before = self.steps.load(Ordering::SeqCst);
+            match tokio::time::timeout(limit, &mut self.end).await {
+                Ok(filter) => return filter.ok(),
+                Err(_) => {
+                    let is_same = self.steps.load(Ordering::SeqCst) == before;
+                    if is_same && before.is_multiple_of(2) {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Copies standard error of ssh to `to`, on a thread, without the mark.
+fn hear(mut stderr: std::fs::File, mut to: impl Write + Send + 'static) -> Heard {
+    let (told, end) = oneshot::channel();
+    let steps = Arc::new(AtomicU64::new(1));
+    let heard = Heard { end, steps: steps.clone() };
     std::thread::spawn(move || {
         let mut filter = Filter::default();
         let mut buffer = [0; 8 << 10];
         loop {
-            let (count, is_end) = match stderr.read(&mut buffer) {
+            steps.fetch_add(1, Ordering::SeqCst);
+            let read = stderr.read(&mut buffer);
+            steps.fetch_add(1, Ordering::SeqCst);
+            let (count, is_end) = match read {
                 Ok(0) => (0, true),
                 Ok(count) => (count, false),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
@@ -295,7 +388,7 @@ fn hear(mut stderr: std::fs::File) -> Receiver<Filter> {
             };
             let shown = filter.pass(&buffer[..count], is_end);
             // A closed standard error is no reason to stop the command.
-            let _ = io::stderr().write_all(&shown);
+            let _ = to.write_all(&shown);
             if is_end {
                 // The receiver may have given up.
                 let _ = told.send(filter);
@@ -387,6 +480,10 @@ fn quoted(word: &[u8]) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
+    use std::thread;
+
+    use testkit::own_process::is_inside;
 
     /// The shells that `scripts/setup.sh` installs, each with the words of its command line.
     const SHELLS: [&[&str]; 7] = [
@@ -460,6 +557,61 @@ mod tests {
             assert!(said.contains("cannot enter the directory"), "{shell:?}: {said}");
             assert!(!said.contains("touch"), "{shell:?}: {said}");
         }
+    }
+
+    /// A reader that takes the first bytes late.
+    #[derive(Clone, Default)]
+    struct Late(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Late {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let mut taken = self.0.lock().unwrap();
+            if taken.is_empty() {
+                thread::sleep(2 * STDERR_LIMIT);
+            }
+            taken.extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_slow_reader_of_standard_error_gets_all_of_it() {
+        let said = vec![b'x'; 20_000];
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(&[MARK, &said].concat()).unwrap();
+        let late = Late::default();
+        let heard = hear(std::os::fd::OwnedFd::from(reader).into(), late.clone());
+        drop(writer);
+        let filter = runtime().unwrap().block_on(heard.finish(STDERR_LIMIT));
+        assert!(filter.is_some_and(|filter| filter.is_marked));
+        assert!(*late.0.lock().unwrap() == said);
+    }
+
+    #[test]
+    fn a_standard_error_that_is_left_open_is_not_waited_for() {
+        let (reader, _writer) = io::pipe().unwrap();
+        let heard = hear(std::os::fd::OwnedFd::from(reader).into(), io::sink());
+        assert!(runtime().unwrap().block_on(heard.finish(STDERR_LIMIT)).is_none());
+    }
+
+    #[test]
+    fn a_signal_ends_what_waits_for_the_mount() {
+        let test = "run::tests::a_signal_ends_what_waits_for_the_mount";
+        if !is_inside(Command::new("env"), test) {
+            return;
+        }
+        let ended = unless_signalled::<()>(|| {
+            kill_process(rustix::process::getpid(), Signal::INT).unwrap();
+            loop {
+                thread::park();
+            }
+        });
+        assert_eq!(ended.unwrap(), None);
+        assert_eq!(unless_signalled(|| 7).unwrap(), Some(7));
     }
 
     #[test]
