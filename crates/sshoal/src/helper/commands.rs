@@ -75,24 +75,33 @@ pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
     };
     let (connectors, option) = connectors(target)?;
     let runtime = process::runtime(1)?;
-    let mut code = EXIT_OK;
-    for connector in &connectors {
-        let name = connector.name();
-        let done = runtime.block_on(async {
-            match command {
-                Command::Install { .. } => install(&name, connector, architecture).await,
-                Command::Status(_) => status(&name, connector, &option).await,
-                Command::Remove(_) => remove(&name, connector).await,
+    let done = runtime.block_on(async {
+        // For all hosts: once they exist, signals do not end the program by themselves. Without
+        // them nothing else stops an installation.
+        let mut signals = match command {
+            Command::Install { .. } => EndSignals::new().ok(),
+            Command::Status(_) | Command::Remove(_) => None,
+        };
+        let mut code = EXIT_OK;
+        for connector in &connectors {
+            let name = connector.name();
+            let (text, is_good) = match command {
+                Command::Install { .. } => {
+                    install(&name, connector, architecture, signals.as_mut()).await?
+                }
+                Command::Status(_) => status(&name, connector, &option).await?,
+                Command::Remove(_) => remove(&name, connector).await?,
+            };
+            cli::print(&text)?;
+            if !is_good {
+                code = EXIT_FAILURE;
             }
-        });
-        let (text, is_good) = done?;
-        cli::print(&text)?;
-        if !is_good {
-            code = EXIT_FAILURE;
         }
-    }
+        anyhow::Ok(code)
+    });
+    // A thread that hangs in a system call must not keep the process.
     runtime.shutdown_background();
-    Ok(ExitCode::from(code))
+    Ok(ExitCode::from(done?))
 }
 
 /// A connector to each host of the source, and the option `helper=`.
@@ -130,12 +139,12 @@ async fn install(
     name: &str,
     connector: &Arc<SshConnector>,
     architecture: Option<&'static Architecture>,
+    signals: Option<&mut EndSignals>,
 ) -> Done {
     let stopped = async {
-        match EndSignals::new() {
-            Ok(mut signals) => drop(signals.next().await),
-            // Without signals nothing stops it.
-            Err(_) => std::future::pending().await,
+        match signals {
+            Some(signals) => drop(signals.next().await),
+            None => std::future::pending().await,
         }
     };
     let installed = install::install(connector, architecture, stopped).await?;

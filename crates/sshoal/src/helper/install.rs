@@ -45,6 +45,34 @@ pub async fn install(
     architecture: Option<&'static Architecture>,
     stopped: impl Future<Output = ()>,
 ) -> Result<Installed, Problem> {
+    let mut stopped = std::pin::pin!(stopped);
+    let interrupted = || Problem::new("helper", "interrupted, and not installed");
+    let (host, architecture, content) = tokio::select! {
+        biased;
+        // First, since a signal may have come before.
+        () = &mut stopped => return Err(interrupted()),
+        prepared = prepare(connector, architecture) => prepared?,
+    };
+    let random = RandomState::new().hash_one(std::process::id());
+    let temporary = path(&format!("{}/.{}.{random:016x}", place::own_directory(), place::NAME));
+    let put = put(connector, &host, &temporary, content);
+    let done = tokio::select! {
+        biased;
+        () = stopped => Err(interrupted()),
+        done = put => done,
+    };
+    if let Err(problem) = done {
+        let _ = tokio::time::timeout(CLEANUP_LIMIT, host.unlink(&temporary)).await;
+        return Err(problem);
+    }
+    Ok(Installed { path: own_path(), architecture: architecture.name() })
+}
+
+/// Connects to the host, finds the program for it, and makes the directories for it.
+async fn prepare(
+    connector: &Arc<SshConnector>,
+    architecture: Option<&'static Architecture>,
+) -> Result<(Arc<Host>, &'static Architecture, Bytes), Problem> {
     let host = Arc::new(connect(connector, Helper::No).await?);
     let found = architecture_of_server(connector).await;
     let architecture = match (found, architecture) {
@@ -59,20 +87,7 @@ pub async fn install(
     };
     let content = Bytes::from(static_build::find(architecture)?);
     make_directories(&host).await?;
-    let random = RandomState::new().hash_one(std::process::id());
-    let temporary = path(&format!("{}/.{}.{random:016x}", place::own_directory(), place::NAME));
-    let put = put(connector, &host, &temporary, content);
-    let done = tokio::select! {
-        biased;
-        // First, since a signal ends the program until this is polled.
-        () = stopped => Err(Problem::new("helper", "interrupted, and not installed")),
-        done = put => done,
-    };
-    if let Err(problem) = done {
-        let _ = tokio::time::timeout(CLEANUP_LIMIT, host.unlink(&temporary)).await;
-        return Err(problem);
-    }
-    Ok(Installed { path: own_path(), architecture: architecture.name() })
+    Ok((host, architecture, content))
 }
 
 /// A connection to the host.

@@ -1,6 +1,8 @@
 //! `sshoal helper install`, `status` and `remove`, and mounts with `helper=install`.
 
 use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 use std::thread;
@@ -185,6 +187,28 @@ fn an_interrupted_installation_leaves_nothing() {
     process.signal(Signal::INT);
     assert_eq!(process.wait(Duration::from_secs(30)).code(), Some(1));
     assert_eq!(left(&site), [""; 0]);
+}
+
+/// The first host has it by then, and the second one does not answer.
+#[test]
+fn an_installation_is_interrupted_at_each_host() {
+    let (package, Some(site)) = (Package::new(), Site::new(&[])) else { return };
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let known = fs::read_to_string(site.world.sshd().config_path()).unwrap();
+    let config = site.world.local("config");
+    fs::write(&config, format!("Host silent\nHostName 127.0.0.1\nPort {port}\n{known}")).unwrap();
+    let mut command = package.program();
+    command.args(["helper", "install"]).arg(format!("{},silent:", site.world.sshd().alias()));
+    command.arg("-F").arg(config).stdin(Stdio::null()).stderr(Stdio::piped());
+    let mut process = Process::spawn(&mut command);
+    let _connection = silent.accept().unwrap();
+    assert_eq!(left(&site), ["sshoal"]);
+    process.signal(Signal::INT);
+    assert_eq!(process.wait(Duration::from_secs(30)).code(), Some(1));
+    let mut said = String::new();
+    process.child().stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert!(said.contains("helper: interrupted, and not installed"), "{said}");
 }
 
 #[test]
