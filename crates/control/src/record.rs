@@ -359,19 +359,34 @@ fn field<'a>(text: &'a str, key: &str) -> Option<&'a str> {
     text.lines().rev().find_map(|line| line.strip_prefix(key)?.strip_prefix('='))
 }
 
-/// The directories of this user's records, the preferred one first. Root's are always below `/run`,
-/// so that a mount made at boot is found from a login of root, which sets `XDG_RUNTIME_DIR`.
+/// The directories of this user's records, the preferred one first.
 fn own_dirs() -> Vec<PathBuf> {
     let me = geteuid().as_raw();
-    let from_login = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|_| me != 0);
-    let [usual, last_resort] = usual_dirs(me);
-    let in_login = from_login.filter(|dir| dir.is_absolute()).map(|dir| dir.join(NAME));
-    let is_usable = |dir: &PathBuf| dir.parent().is_some_and(|around| is_owned_by(around, me));
-    let usable = in_login.into_iter().chain([usual]).filter(is_usable);
-    usable.chain([last_resort]).collect()
+    let from_login = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let mut dirs = dirs_of(me, from_login.filter(|dir| dir.is_absolute()));
+    let [_, last_resort] = usual_dirs(me);
+    let is_own = |dir: &Path| dir.parent().is_some_and(|around| is_owned_by(around, me));
+    dirs.retain(|dir| *dir == last_resort || is_own(dir));
+    dirs
 }
 
-/// The default directories of a user's records: the preferred one and the fallback.
+/// The directories of the records of a user whose login has the directory `from_login`, the
+/// preferred one first. Root's are always below `/run`, so that a mount made at boot is found from a
+/// login of root, which has one.
+///
+/// An ordinary user's usual directory is removed with the user's last login. A process without a
+/// login (of cron, sudo, a system service) does not keep it, and so prefers the last resort.
+fn dirs_of(user: u32, from_login: Option<PathBuf>) -> Vec<PathBuf> {
+    let [usual, last_resort] = usual_dirs(user);
+    match from_login {
+        _ if user == 0 => vec![usual, last_resort],
+        Some(dir) => vec![dir.join(NAME), usual, last_resort],
+        None => vec![last_resort, usual],
+    }
+}
+
+/// The default directories of a user's records: that of the user's logins, or of root, and the last
+/// resort.
 fn usual_dirs(user: u32) -> [PathBuf; 2] {
     let usual = match user {
         0 => format!("/run/{NAME}"),
@@ -651,14 +666,16 @@ mod tests {
     #[test]
     fn records_are_below_a_directory_of_the_user() {
         let dirs = own_dirs();
-        let [usual, last_resort] = usual_dirs(me());
-        if me() == 0 {
-            assert!(dirs.iter().all(|dir| [&usual, &last_resort].contains(&dir)));
-        }
-        assert_eq!(dirs.last(), Some(&last_resort));
+        let [_, last_resort] = usual_dirs(me());
+        assert!(dirs.contains(&last_resort));
         assert!(dirs.iter().all(|dir| dir.is_absolute()));
-        assert_eq!(usual_dirs(0)[0], Path::new("/run/sshoal"));
-        assert_eq!(usual_dirs(7)[0], Path::new("/run/user/7/sshoal"));
-        assert_eq!(usual_dirs(7)[1], Path::new("/tmp/sshoal-7"));
+        let (usual, last) = ("/run/user/7/sshoal", "/tmp/sshoal-7");
+        let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(dirs_of(7, Some("/r".into())), paths(&["/r/sshoal", usual, last]));
+        // The usual one may be removed while the process runs.
+        assert_eq!(dirs_of(7, None), paths(&[last, usual]));
+        for from_login in [None, Some("/run/user/0".into())] {
+            assert_eq!(dirs_of(0, from_login), paths(&["/run/sshoal", "/tmp/sshoal-0"]));
+        }
     }
 }
