@@ -251,6 +251,24 @@ fn make_install_installs_and_uninstall_takes_away() {
     assert_eq!(shell("cd \"$1\" && find . ! -type d", &[&root]), "");
 }
 
+/// Each build of cargo puts its own file back, with the time at which it was linked.
+#[test]
+fn debug_information_is_split_after_each_build() {
+    let dir = tempfile::tempdir().unwrap();
+    let split = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/split-debug.sh");
+    let script = r#"
+        cd "$1"
+        echo 'int main(void) { return 0; }' >main.c
+        cc -g -o linked main.c
+        for build in 1 2; do
+            ln -f linked program
+            "$2" program
+            "$2" program
+            readelf -SW program | grep -o -e gnu_debuglink -e debug_line
+        done"#;
+    assert_eq!(shell(script, &[dir.path(), &split]), "gnu_debuglink\n".repeat(2));
+}
+
 /// In a mount namespace whose /sbin and /usr/local/bin are those of `make install`.
 const IN_FSTAB: &str = r#"
 root=$1 place=$2 fstab=$3 source=$4
