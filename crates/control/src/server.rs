@@ -15,14 +15,18 @@ use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader, Take};
 use tokio::net::unix::OwnedReadHalf;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::job::Tally;
 use crate::{INVALID_REQUEST, MAX_REQUEST_BYTES, PROTOCOL, Reply, Request, SOCKET, Wish};
 
-/// Maximum number of connections. Further ones wait in the kernel until one is closed.
-const MAX_CONNECTIONS: usize = 16;
+/// Maximum number of connections. Further ones wait in the kernel until one is closed, and their
+/// peers take this process for hung; so it is more than scripts have commands at a time.
+const MAX_CONNECTIONS: usize = 128;
+
+/// Maximum number of jobs of the disk cache at a time. Further ones wait for their turn.
+const MAX_JOBS: usize = 16;
 
 /// How long a peer may take to send its request, and to receive the reply. The commands of this
 /// program take a millisecond.
@@ -67,10 +71,11 @@ impl Server {
     pub fn start(listener: BlockingListener, mount: Arc<dyn Asked>) -> io::Result<Server> {
         listener.set_nonblocking(true)?;
         let listener = UnixListener::from_std(listener)?;
+        let jobs = Arc::new(Semaphore::new(MAX_JOBS));
         Ok(Server(tokio::spawn(serve_connections(
             MAX_CONNECTIONS,
             move |context| listener.poll_accept(context),
-            move |(stream, _)| converse(stream, mount.clone()),
+            move |(stream, _)| converse(stream, mount.clone(), jobs.clone()),
         ))))
     }
 }
@@ -98,7 +103,7 @@ pub async fn serve_connections<S, F: Future<Output = ()> + Send + 'static>(
 }
 
 /// Serves one connection.
-async fn converse(stream: UnixStream, mount: Arc<dyn Asked>) {
+async fn converse(stream: UnixStream, mount: Arc<dyn Asked>, jobs: Arc<Semaphore>) {
     let allowed = stream.peer_cred().is_ok_and(|peer| is_allowed(peer.uid()));
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader.take(MAX_REQUEST_BYTES));
@@ -112,7 +117,7 @@ async fn converse(stream: UnixStream, mount: Arc<dyn Asked>) {
     let reply = match wish {
         Err(problem) => Some(Reply::Refused(problem)),
         Ok(Wish::Login { host }) => log_in(&mut reader, &mut writer, &*mount, host).await,
-        Ok(wish) => work(&mut reader, &mut writer, &*mount, wish).await,
+        Ok(wish) => work(&mut reader, &mut writer, &*mount, &jobs, wish).await,
     };
     if let Some(reply) = reply
         && let Err(error) = say(&mut writer, &reply).await
@@ -127,13 +132,20 @@ async fn work(
     reader: &mut (impl AsyncBufReadExt + Unpin),
     writer: &mut (impl AsyncWriteExt + Unpin),
     mount: &dyn Asked,
+    jobs: &Semaphore,
     wish: Wish,
 ) -> Option<Reply> {
     if !wish.is_quick() {
         say(writer, &Reply::Working).await.ok()?;
     }
     let (told, mut heard) = watch::channel(Tally::default());
-    let mut task = mount.answer(wish, told);
+    let mut task = std::pin::pin!(async {
+        let _turn = match wish {
+            Wish::Cache(_) => jobs.acquire().await.ok(),
+            _ => None,
+        };
+        mount.answer(wish, told).await
+    });
     // The client sends nothing more, so anything received means that it has ended.
     let mut hung_up = std::pin::pin!(reader.read_u8());
     loop {

@@ -92,7 +92,7 @@ async fn a_secret_follows_the_request() {
 /// A connection to a mount.
 fn connected(mount: &Arc<Mount>) -> (UnixStream, JoinHandle<()>) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    (ours, tokio::spawn(converse(theirs, mount.clone())))
+    (ours, tokio::spawn(converse(theirs, mount.clone(), Arc::new(Semaphore::new(MAX_JOBS)))))
 }
 
 /// All that is answered to `words`.
@@ -199,6 +199,46 @@ async fn silent_peers_take_no_more_than_their_places() {
     let mut heard = String::new();
     peer.read_to_string(&mut heard).await.unwrap();
     assert_eq!(heard, "\"working\"\n");
+}
+
+/// Jobs beyond the limit wait, and nothing waits for them.
+#[tokio::test]
+async fn jobs_leave_room_for_other_requests() {
+    let dir = tempfile::tempdir().unwrap();
+    let place = dir.path().join("socket");
+    let listener = BlockingListener::bind(&place).unwrap();
+    let mount = Arc::<Mount>::default();
+    let _server = Server::start(listener, mount.clone()).unwrap();
+    let ask = async |words: &[u8]| {
+        let mut peer = UnixStream::connect(&place).await.unwrap();
+        peer.write_all(words).await.unwrap();
+        let mut reader = BufReader::new(peer);
+        let mut line = String::new();
+        let read = tokio::time::timeout(PEER_LIMIT, reader.read_line(&mut line)).await;
+        read.expect("an answer").unwrap();
+        (reader, line)
+    };
+    let warm =
+        b"{\"protocol\":1,\"wish\":\"cache\",\"cache\":\"warm\",\"paths\":[],\"at_once\":1}\n";
+    let mut busy = Vec::new();
+    for _ in 0..MAX_JOBS {
+        busy.push(ask(warm).await);
+        mount.begun.notified().await;
+    }
+    let (waiting, line) = ask(warm).await;
+    assert_eq!(line, "\"working\"\n");
+    for (words, begin) in [
+        (&b"{\"protocol\":1,\"wish\":\"status\"}\n"[..], "{\"status\":"),
+        (b"{\"protocol\":1,\"wish\":\"flush\"}\n", "\"working\"\n"),
+    ] {
+        let (_peer, line) = ask(words).await;
+        assert!(line.starts_with(begin), "{line}");
+    }
+    mount.begun.notified().await;
+    // Its turn comes when another has gone.
+    busy.pop();
+    mount.begun.notified().await;
+    drop(waiting);
 }
 
 #[test]
