@@ -130,6 +130,22 @@ pub fn joined(sources: &[SourceSpec]) -> OsString {
     OsStr::from_bytes(&names.join(&b' ')).to_owned()
 }
 
+/// Maximum length of a source in mount(2), in bytes: `PATH_MAX` without the NUL.
+const MAX_TABLE_BYTES: usize = 4095;
+
+/// `name` as the kernel accepts it. What is too long ends after a whole source or gateway, with an
+/// ellipsis.
+pub fn fitting(name: OsString) -> OsString {
+    const REST: &[u8] = "…".as_bytes();
+    if name.len() <= MAX_TABLE_BYTES {
+        return name;
+    }
+    let begin = &name.as_bytes()[..MAX_TABLE_BYTES - REST.len()];
+    let last = begin.iter().rposition(|byte| matches!(byte, b' ' | b','));
+    let end = last.map_or(begin.len(), |last| last + 1);
+    OsStr::from_bytes(&[&begin[..end], REST].concat()).to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -170,5 +186,20 @@ mod tests {
     #[test]
     fn the_table_of_mounts_shows_what_fstab_has() {
         assert_eq!(joined(&[source("a:/x=ro"), source("P=b:")]), "a:/x P=b:");
+    }
+
+    #[test]
+    fn a_name_that_the_kernel_refuses_is_cut_after_a_source() {
+        let fits = |bytes: usize| OsString::from("h".repeat(bytes));
+        assert_eq!(fitting(fits(MAX_TABLE_BYTES)), fits(MAX_TABLE_BYTES));
+        let long = format!("host:/{} ", "d".repeat(60)).repeat(64);
+        let cut = fitting(long.clone().into()).into_string().unwrap();
+        let whole = cut.strip_suffix(" …").unwrap();
+        assert!(cut.len() <= MAX_TABLE_BYTES && cut.len() > MAX_TABLE_BYTES - 80, "{}", cut.len());
+        assert!(long.starts_with(&format!("{whole} ")), "{whole}");
+        let cut = fitting("gateway,".repeat(600).into()).into_string().unwrap();
+        assert!(cut.ends_with("gateway,…") && cut.len() <= MAX_TABLE_BYTES, "{cut}");
+        let cut = fitting(fits(MAX_TABLE_BYTES + 1)).into_string().unwrap();
+        assert!(cut.ends_with("h…") && cut.len() == MAX_TABLE_BYTES, "{cut}");
     }
 }

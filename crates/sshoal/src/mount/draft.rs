@@ -299,7 +299,8 @@ impl Draft {
         self.finish_ids()?;
         self.finish_disk()?;
         let request = &mut self.request;
-        request.mount.fsname = self.fsname.unwrap_or_else(|| request.source.clone());
+        let shown = self.fsname.unwrap_or_else(|| request.source.clone());
+        request.mount.fsname = sources::fitting(shown);
         request.mount.visibility = match (self.allow_other, self.allow_root) {
             (true, true) => return Err(excluding("allow_other", "allow_root")),
             (true, false) => fuse::Visibility::Everybody,

@@ -78,6 +78,14 @@ fn several_sources_come_before_the_mount_point() {
     );
     let Ok(Wish::Mount(request, _)) = wish(OWN_HELPER, &["a:/x b:", "/mnt"]) else { panic!() };
     assert_eq!(request.source, "a:/x b:", "the table of mounts has what fstab has");
+    // As far as the kernel takes it.
+    let many: Vec<String> =
+        (0..64).map(|it| format!("user@node{it}:/{}", "d".repeat(60))).collect();
+    let mut words: Vec<&str> = many.iter().map(String::as_str).collect();
+    words.push("/mnt");
+    let Ok(Wish::Mount(request, _)) = wish(SSHOAL, &words) else { panic!() };
+    assert_eq!(request.sources.len(), 64);
+    assert!(request.source.len() > 4095 && request.mount.fsname.len() <= 4095);
 }
 
 #[test]
