@@ -348,8 +348,7 @@ impl State {
     }
 
     fn includes(&self, requested_at: Instant, named_at: CompactInstant) -> bool {
-        let reported_at = self.active.as_ref().and_then(|active| active.name_reported_at);
-        reported_at.is_none_or(|reported_at| reported_at < named_at)
+        !self.is_name_reported_since(named_at)
             && self.covers.as_ref().is_some_and(|covers| covers.include(requested_at, named_at))
     }
 
@@ -431,6 +430,18 @@ impl State {
     pub(crate) fn limit_validity(&mut self, time: Duration) {
         self.is_covered = false;
         self.valid_until = self.valid_until.min((Instant::now() + time).into());
+    }
+
+    /// Whether the server has reported a change of its name at `named_at`, when it led here, or
+    /// later.
+    fn is_name_reported_since(&self, named_at: CompactInstant) -> bool {
+        let reported_at = self.active.as_ref().and_then(|active| active.name_reported_at);
+        reported_at.is_some_and(|reported_at| reported_at >= named_at)
+    }
+
+    /// Whether the server has reported a change of its name since it led here last.
+    pub(crate) fn is_name_outdated(&self) -> bool {
+        self.is_name_reported_since(self.name_validated_at)
     }
 
     /// The server has reported a change of its name: it may not lead here any more.

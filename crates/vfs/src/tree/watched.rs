@@ -285,9 +285,11 @@ impl Tree {
                     return;
                 }
                 let is_own = match event {
-                    Event::Created => child
-                        .as_ref()
-                        .is_some_and(|child| child.state().is_quiet_time(Instant::now())),
+                    // If the name was reported before, it may be another file.
+                    Event::Created => child.as_ref().is_some_and(|child| {
+                        let state = child.state();
+                        state.is_quiet_time(Instant::now()) && !state.is_name_outdated()
+                    }),
                     Event::Removed | Event::MovedAway => {
                         child.is_none() && self.is_removed_here(dir, name)
                     }

@@ -290,6 +290,25 @@ async fn w1_each_change_at_the_server_is_seen() {
     assert_eq!(mount.names("d").await, ["e", "g"]);
 }
 
+/// All within the second in which reports may be about local changes.
+#[tokio::test(start_paused = true)]
+async fn w1_a_name_that_others_remove_and_create_again_is_present() {
+    let mount = with_files().await;
+    let dir = mount.find("d").await.unwrap();
+    mount.write("d/x", "1").await.unwrap();
+    mount.vfs.mkdir(dir, b"y", 0o755).await.unwrap();
+    mount.remote.remove("d/x");
+    mount.remote.edit(|tree| tree.remove_all(&path("d/y"))).unwrap();
+    tokio::time::sleep(SOON / 100).await;
+    assert_eq!(mount.names("d").await, ["e", "g"]);
+    mount.remote.put_file("d/x", "2");
+    mount.remote.put_dir("d/y");
+    mount.settle().await;
+    assert_eq!(mount.names("d").await, ["e", "g", "x", "y"]);
+    assert_eq!(mount.content("d/x").await.unwrap(), b"2");
+    assert!(mount.find("d/y").await.is_some());
+}
+
 #[tokio::test(start_paused = true)]
 async fn w1_a_directory_that_is_renamed_takes_its_watches_along() {
     let mount = with_files().await;
