@@ -321,4 +321,21 @@ impl Shared {
         }
         None
     }
+
+    /// The attributes of an open file by its name, recorded. `None` if they are not known: it has no
+    /// name, or the name leads to another file.
+    pub(crate) async fn attr_by_name(&self, inode: &Inode) -> Option<Attr> {
+        for _ in 0..MAX_ATTEMPTS {
+            self.await_moves(inode.ino).await;
+            let (stamp, before) = (self.stamp_request(), inode.state().version());
+            let path = self.tree().path(inode.ino)?;
+            let reply = self.remote.lstat(&path).await;
+            let is_opened = inode.state().deferred_open_since(stamp.seq);
+            if !is_opened && !self.moved_since(inode, &path, stamp) {
+                let attr = reply.ok().filter(|attr| inode.may_be(attr))?;
+                return self.record_attr_since(inode, &attr, stamp, before).then_some(attr);
+            }
+        }
+        None
+    }
 }

@@ -500,14 +500,16 @@ impl Shared {
     /// is not known. `trusts_racy`: an equal validator is enough.
     async fn validate_content(&self, inode: &Inode, drops_unknown: bool, trusts_racy: bool) {
         let stamp = self.stamp_request();
-        let attr = self.attr_by_handle(inode).await;
+        let mut attr = self.attr_by_handle(inode).await;
         if let Some(attr) = &attr {
             self.record_attr_by_handle(inode, attr, stamp, Instant::now());
+        } else if !drops_unknown {
+            // The open was deferred, and reads of pages that the kernel has do not get here.
+            attr = self.attr_by_name(inode).await;
         }
         let keeps_pages = {
             let mut state = inode.state();
-            // What is written locally is validated by the close. Without a handle at the server, the
-            // next read opens one and compares.
+            // What is written locally is validated by the close.
             state.changed_since(stamp.seq)
                 || attr.map_or(!drops_unknown, |attr| {
                     state.validate_pages(&attr, trusts_racy, Instant::now())

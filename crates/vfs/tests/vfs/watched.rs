@@ -485,18 +485,41 @@ async fn w2_lost_reports_make_everything_be_requested_again() {
     }
 }
 
+/// What others do to an open file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unreported {
+    Nothing,
+    Change,
+    Replacement,
+}
+
 #[tokio::test(start_paused = true)]
 async fn w2_an_open_file_is_validated_after_a_loss() {
+    use Unreported::{Change, Nothing, Replacement};
     for overflows in [false, true] {
-        for changes in [false, true] {
+        for (access, unreported) in [
+            (Access::Read, Nothing),
+            (Access::Read, Change),
+            (Access::Read, Replacement),
+            (Access::ReadWrite, Nothing),
+            (Access::ReadWrite, Change),
+        ] {
             let mount = with_files().await;
             let ino = mount.find("d/g").await.unwrap();
-            // Its handle is opened at once.
-            let opened = mount.vfs.open(ino, OpenRequest::plain(Access::ReadWrite)).await.unwrap();
+            let opening = mount.vfs.open(ino, OpenRequest::plain(access));
+            let (opened, requests) = mount.requests(opening).await;
+            let opened = opened.unwrap();
+            // Only one for writing has a handle at the server.
+            assert_eq!(requests > 0, access.writes());
             mount.kernel.dropped.lock().unwrap().clear();
             mount.remote.hold_reports(true);
-            if changes {
-                mount.remote.put_file("d/g", "changed without a report");
+            match unreported {
+                Nothing => {}
+                Change => mount.remote.put_file("d/g", "CONTENT of d/g"),
+                Replacement => {
+                    mount.remote.put_file("new", "another file");
+                    mount.remote.move_to("new", "d/g");
+                }
             }
             match overflows {
                 true => mount.remote.overflow_reports(),
@@ -505,7 +528,8 @@ async fn w2_an_open_file_is_validated_after_a_loss() {
             mount.remote.hold_reports(false);
             tokio::time::sleep(SOON).await;
             let dropped = std::mem::take(&mut *mount.kernel.dropped.lock().unwrap());
-            assert_eq!(dropped, if changes { vec![ino] } else { Vec::new() }, "{overflows}");
+            let expected = if unreported == Change { vec![ino] } else { Vec::new() };
+            assert_eq!(dropped, expected, "{overflows}, {access:?}, {unreported:?}");
             mount.vfs.release(opened.handle);
         }
     }
