@@ -25,8 +25,8 @@
 //!    change can be invisible in them (`write_behind`, `validators`).
 //! 3. An answer that was requested before a change made here is never recorded after it
 //!    (`changes`), and is not used if another mount has recorded it.
-//! 4. An open file shows one content. Before a change made here that affects it, it is opened at
-//!    the server (`files`).
+//! 4. An open file shows one content, or the present one once the remote has reported a change of
+//!    the file. Before a change made here that affects it, it is opened at the server (`files`).
 //! 5. After damage, a full disk or a failing store the bytes come from the server; other bytes are
 //!    never shown.
 //! 6. A name is absent only if a complete listing lacks it, or the remote says so.

@@ -1,7 +1,8 @@
 //! Open files: the source of their bytes, and the handle at the server, which may be opened late.
 //!
 //! A file whose content is cached is open without a handle at the server, as long as no change made
-//! here affects it. It shows one content, that of the time of the open.
+//! here affects it. It shows one content, that of the time of the open; or the present one, once an
+//! answer of the server has shown that others have changed the same file.
 //!
 //! Invariants:
 //! 1. Before a change through this mount that affects a path, the open files of that path are
@@ -67,19 +68,19 @@ impl File {
         Validator::of(&self.attr)
     }
 
-    /// Whether the file that its name leads to, with the attributes `attr`, is this one. That
-    /// others have changed its mode or linked it does not matter. If they have changed the content
-    /// of the same file, the present content is shown from now on; without an identity it is
-    /// another file.
+    /// Whether the file that its name leads to, with the attributes `attr`, is this one. If others
+    /// may have changed the content of the same file, the present content is shown from now on.
+    /// Without an identity, a file with another size or mtime is another file.
     pub(crate) fn recognize(&self, attr: &Attr) -> bool {
-        let is_same_file = self.attr.is_same_file(attr);
-        if self.validator().has_size_and_mtime_of(&Validator::of(attr)) {
-            return is_same_file != Some(false);
+        let reported = Validator::of(attr);
+        match self.attr.is_same_file(attr) {
+            Some(true) if self.validator() != reported => {
+                self.read_from_server();
+                true
+            }
+            Some(is_same) => is_same,
+            None => self.validator().has_size_and_mtime_of(&reported),
         }
-        if is_same_file == Some(true) {
-            self.read_from_server();
-        }
-        is_same_file == Some(true)
     }
 
     /// Its present name, as far as this mount has changed it.
@@ -260,6 +261,17 @@ impl Files {
             }
         });
         files
+    }
+
+    /// The server has returned `attr` for an open of `path`. What is open there already, and is the
+    /// same file, shows the present content from now on: all of it fills the pages of one inode.
+    pub(crate) fn recognize(&self, path: &RemotePath, attr: &Attr) {
+        let is_same_file = |file: &File| file.attr.is_same_file(attr) == Some(true);
+        for file in self.matching(is_same_file) {
+            if file.path().as_ref() == Some(path) {
+                file.recognize(attr);
+            }
+        }
     }
 
     /// Opens the files at the server that are open at `path` or below it, and have no handle there.

@@ -201,6 +201,9 @@ impl Core {
         self.counters.add(|it| it.misses += 1);
         let flags = OpenFlags::existing(Access::Read);
         let opened = self.within(wait, self.inner.open(path, flags)).await?;
+        if policy == ReadPolicy::Server {
+            self.files.recognize(path, &opened.attr);
+        }
         // In the table at once, so that it is closed in any case.
         // The attributes recorded for an immutable tree.
         let known = match known.filter(|_| self.changes.is_unchanged(path, stamp.generation)) {
@@ -247,6 +250,7 @@ impl Core {
         if !self.changes.is_stable(path) || self.changed_recently(attr) {
             return None;
         }
+        self.files.recognize(path, attr);
         let object = self.cached_object(path, attr, ReadPolicy::Server)?;
         self.open_cached(path, *attr, object, stamp).await
     }
@@ -261,6 +265,7 @@ impl Core {
         if !self.changes.is_unchanged(path, stamp.generation) || not_regular(&attr).is_some() {
             return None;
         }
+        self.files.recognize(path, &attr);
         let mut object = self.cached_object(path, &attr, ReadPolicy::Server);
         if object.is_none() {
             object = self.named_by_digest(path, &attr, ReadPolicy::Server, stamp).await;

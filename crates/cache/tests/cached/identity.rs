@@ -31,6 +31,28 @@ async fn a_change_that_size_and_mtime_do_not_show_is_seen() {
     }
 }
 
+/// I4: all descriptors of a file fill the pages of one inode.
+#[tokio::test]
+async fn an_open_file_shows_a_change_that_a_later_request_has_seen() {
+    for opens in [false, true] {
+        let stage = Stage::over(identifying_files());
+        stage.put("f", "old");
+        keep(&stage.mount(Mode::CloseToOpen), "f").await;
+        let cached = stage.mount(Mode::CloseToOpen);
+        let opened = cached.open(&path("f"), OpenFlags::existing(Access::Read)).await.unwrap();
+        assert_eq!(cached.status().hits, 1);
+        stage.memory.put_file("f", "new");
+        stage.memory.set_mtime("f", LONG_AGO);
+        stage.memory.set_ctime("f", LONG_AGO + 1);
+        match opens {
+            true => assert_eq!(read(&cached, "f").await.unwrap(), b"new"),
+            false => assert_eq!(cached.fstat(opened.fh).await.unwrap().size, 3),
+        }
+        assert_eq!(cached.read(opened.fh, 0, 8).await.unwrap().to_vec(), b"new", "{opens}");
+        cached.close(opened.fh);
+    }
+}
+
 /// An mtime long past proves nothing for a file that has just changed.
 #[tokio::test]
 async fn a_content_is_not_kept_in_the_second_of_its_ctime() {
