@@ -390,9 +390,8 @@ impl Shared {
             let mut tree = self.tree();
             changes.iter().for_each(|change| tree.note_reported_change(change, &mut outdated));
         }
-        let Outdated { mut names, mut attributes, contents, doubtful_contents, deferred, unused } =
-            outdated;
-        for dir in unused {
+        let Outdated { mut names, mut attributes, deferred, .. } = outdated;
+        for dir in outdated.unused {
             self.watching.state.lock().refuse(dir, RETRY);
         }
         names.sort_by(|one, other| (one.0, one.1.as_bytes()).cmp(&(other.0, other.1.as_bytes())));
@@ -405,8 +404,12 @@ impl Shared {
                 tracing::debug!("too many reports at once for the kernel, whose time-out is short");
             }
         }
-        contents.into_iter().for_each(|inode| self.validate_soon(inode, true));
-        doubtful_contents.into_iter().for_each(|inode| self.validate_later(inode));
+        outdated.contents.into_iter().for_each(|inode| self.validate_soon(inode, true));
+        outdated.doubtful_contents.into_iter().for_each(|inode| self.validate_later(inode));
+        if !outdated.ended.is_empty() {
+            let ended: HashSet<Ino> = outdated.ended.into_iter().collect();
+            self.validate_open_files(Some(&ended));
+        }
         if deferred.is_empty() {
             return;
         }
@@ -437,18 +440,24 @@ impl Shared {
         if let Some(kernel) = self.invalidate.get() {
             kernel.names(&in_root);
         }
-        self.validate_open_files();
+        self.validate_open_files(None);
         self.watch_again();
     }
 
-    /// The kernel may use the attributes of an open file without a look-up of its name, and a
-    /// change of its content may not have been reported.
-    fn validate_open_files(self: &Arc<Shared>) {
+    /// Validates the open files, or those in the directories `dirs`. The kernel may use their
+    /// attributes without a look-up of the name, and a change of the content may not have been
+    /// reported.
+    fn validate_open_files(self: &Arc<Shared>, dirs: Option<&HashSet<Ino>>) {
         let Some(kernel) = self.invalidate.get() else { return };
         let mut open = HashMap::new();
         self.files.each(|file| {
             open.insert(file.inode.ino, file.inode.clone());
         });
+        if let Some(dirs) = dirs {
+            let tree = self.tree();
+            let dir = |ino: &Ino| tree.first_name(*ino).map(|(dir, _)| dir);
+            open.retain(|ino, _| dir(ino).is_some_and(|dir| dirs.contains(&dir)));
+        }
         for (ino, inode) in open {
             // If it is refused, the kernel has so much to do that the time-out is soon over.
             let _ = kernel.attributes(ino);

@@ -44,6 +44,8 @@ pub(crate) struct Outdated {
     pub(crate) deferred: Vec<WatchedChange>,
     /// Directories that are not watched any more, since nothing has used them for many reports.
     pub(crate) unused: Vec<Ino>,
+    /// All directories whose watches have ended: further reports of them are not applied.
+    pub(crate) ended: Vec<Ino>,
 }
 
 impl Tree {
@@ -191,13 +193,14 @@ impl Tree {
         self.dir_cache.remove(dir);
     }
 
-    fn end_watches_within(&mut self, dir: Ino) {
+    /// Returns the directories whose watches have ended.
+    fn end_watches_within(&mut self, dir: Ino) -> Vec<Ino> {
         if self.nodes.get(dir).is_none_or(|node| node.inode.kind != FileKind::Directory) {
-            return;
+            return Vec::new();
         }
-        for below in self.watched_dirs_within(dir) {
-            self.end_watch_of(below);
-        }
+        let ended = self.watched_dirs_within(dir);
+        ended.iter().for_each(|below| self.end_watch_of(*below));
+        ended
     }
 
     /// `dir`, if it is watched, and the watched directories below it.
@@ -267,12 +270,12 @@ impl Tree {
     pub(crate) fn note_reported_change(&mut self, change: &WatchedChange, out: &mut Outdated) {
         let Some(dir) = self.watched_dir(change.watch) else { return };
         if self.cover(dir).is_some_and(|cover| cover.note_report()) {
-            self.end_watches_within(dir);
+            out.ended.extend(self.end_watches_within(dir));
             out.unused.push(dir);
             return;
         }
         match (&change.name, change.event) {
-            (_, Event::Ended) => self.end_watches_within(dir),
+            (_, Event::Ended) => out.ended.extend(self.end_watches_within(dir)),
             (None, _) => self.note_outdated_directory(dir, out),
             (Some(name), Event::Modified | Event::Attributes | Event::Written) => {
                 self.note_modified(dir, name, out);
@@ -303,7 +306,7 @@ impl Tree {
                 if change.is_dir
                     && let Some(child) = &child
                 {
-                    self.end_watches_within(child.ino);
+                    out.ended.extend(self.end_watches_within(child.ino));
                 }
                 self.note_outdated_name(dir, name, out);
             }

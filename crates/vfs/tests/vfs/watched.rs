@@ -535,6 +535,33 @@ async fn w2_an_open_file_is_validated_after_a_loss() {
     }
 }
 
+/// The report of its change is one of those with which the watch of its directory ends.
+#[tokio::test(start_paused = true)]
+async fn w2_an_open_file_is_validated_when_its_watch_ends() {
+    let mount = with_files().await;
+    mount.remote.put_file("d/e/same", "content");
+    mount.remote.set_mtime("d/e/same", 1_000_000_000);
+    let files = ["d/e/h", "d/e/same"];
+    mount.use_all(&files).await;
+    let mut opened = Vec::new();
+    for at in files {
+        let ino = mount.find(at).await.unwrap();
+        let request = OpenRequest::plain(Access::Read);
+        opened.push((ino, mount.vfs.open(ino, request).await.unwrap()));
+    }
+    mount.kernel.dropped.lock().unwrap().clear();
+    mount.remote.hold_reports(true);
+    for number in 0..1100 {
+        mount.remote.put_file("d/e/noise", number.to_string());
+    }
+    mount.remote.put_file("d/e/h", "CONTENT of d/e/h");
+    mount.remote.hold_reports(false);
+    mount.settle().await;
+    assert_eq!(mount.vfs.watch_status().directories, 2);
+    assert_eq!(*mount.kernel.dropped.lock().unwrap(), [opened[0].0]);
+    opened.iter().for_each(|(_, opened)| mount.vfs.release(opened.handle));
+}
+
 #[tokio::test(start_paused = true)]
 async fn w3_own_changes_do_not_outdate_own_caches() {
     let mount = with_files().await;
