@@ -141,7 +141,7 @@ impl Vfs {
             let alone = state.changes_in_flight() as usize == sent;
             (alone.then(|| state.changes_begun()), all_sent)
         };
-        let requested_at = Instant::now();
+        let (seq, requested_at) = (self.change_counter.now(), Instant::now());
         let stat = async { self.remote.fstat(file.fh().await?).await };
         let closed = async {
             // Not before writes that are not sent yet: those of a process that shares the open
@@ -153,7 +153,8 @@ impl Vfs {
         let (attr, (), ()) = tokio::join!(stat, closed, inode.writes.drained());
         if let (Ok(attr), Some(changes_begun)) = (attr, changes_begun) {
             let mut state = inode.state();
-            if state.no_change_since_count(changes_begun) {
+            // Another client may change the file before the server answers the close.
+            if state.no_change_since_count(changes_begun) && !state.is_reported_since(seq) {
                 self.store_attr(&mut state, inode.kind, &attr, Instant::now(), requested_at);
                 state.pages_written(&attr);
             }

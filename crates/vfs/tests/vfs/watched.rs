@@ -309,6 +309,29 @@ async fn w1_a_name_that_others_remove_and_create_again_is_present() {
     assert!(mount.find("d/y").await.is_some());
 }
 
+/// The server has returned the attributes for the close before the change, and is slow to close.
+#[tokio::test(start_paused = true)]
+async fn w1_a_change_that_is_reported_during_a_close_is_seen() {
+    let mount = with_files().await;
+    let ino = mount.find("d/g").await.unwrap();
+    let opened = mount.vfs.open(ino, OpenRequest::plain(Access::Write)).await.unwrap();
+    mount.vfs.write(opened.handle, 0, Bytes::from_static(b"x")).await.unwrap();
+    tokio::time::sleep(3 * SOON).await;
+    let answer = mount.faulty.hold_answer(Call::Flush, 1);
+    let changing = async {
+        answer.arrived().await;
+        mount.remote.put_file("d/g", "another, longer content");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        answer.release();
+    };
+    let (flushed, ()) = tokio::join!(mount.vfs.flush(opened.handle), changing);
+    flushed.unwrap();
+    mount.vfs.release(opened.handle);
+    mount.settle().await;
+    assert_eq!(mount.stat_at("d/g").await.unwrap().attr.size, 23);
+    assert_eq!(mount.content("d/g").await.unwrap(), b"another, longer content");
+}
+
 #[tokio::test(start_paused = true)]
 async fn w1_a_directory_that_is_renamed_takes_its_watches_along() {
     let mount = with_files().await;
