@@ -67,11 +67,12 @@ impl NameChangeGuard<'_> {
 impl Drop for NameChangeGuard<'_> {
     fn drop(&mut self) {
         let now = Instant::now();
+        let mut foreign = Vec::new();
         let mut tree = self.vfs.tree();
         for (dir, name, bound_to) in &self.names {
-            tree.end_name_change(*dir, name, *bound_to, self.has_succeeded);
+            foreign.extend(tree.end_name_change(*dir, name, *bound_to, self.has_succeeded));
             if self.exchanges {
-                tree.end_exchange(*dir, name, self.has_succeeded);
+                foreign.extend(tree.end_exchange(*dir, name, self.has_succeeded));
             }
             tree.renew_name(*dir, name, now);
             if self.moves_directory {
@@ -81,6 +82,9 @@ impl Drop for NameChangeGuard<'_> {
         drop(tree);
         self.inodes.iter().for_each(|inode| inode.state().end_renaming());
         self.vfs.names_changed.notify_waiters();
+        if let Some(repeat) = self.vfs.repeat.get().filter(|_| !foreign.is_empty()) {
+            repeat.repeat(foreign);
+        }
     }
 }
 

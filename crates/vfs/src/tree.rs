@@ -41,6 +41,7 @@ use crate::inode::Inode;
 use crate::name_changes::{BoundTo, NameChanges};
 use crate::numbers::{Numbers, ROOT_NUMBER};
 use crate::own_changes::{Direction, OwnChanges};
+use crate::repeat::ForeignChange;
 use forgotten_changes::ForgottenChanges;
 use nodes::{Link, Nodes};
 use watched::WatchedDirs;
@@ -322,18 +323,19 @@ impl Tree {
         self.dir_cache.invalidate_name(dir, name);
     }
 
-    /// A change of `name` in `dir` has ended.
+    /// A change of `name` in `dir` has ended. Returns the reports that turn out to be of changes of
+    /// others.
     pub(crate) fn end_name_change(
         &mut self,
         dir: Ino,
         name: &Name,
         bound_to: BoundTo,
         has_succeeded: bool,
-    ) {
+    ) -> Vec<ForeignChange> {
         let seq = self.change_counter.advance();
-        if let Some(own_changes) = &mut self.own_changes {
-            own_changes.end(dir, name, direction(bound_to), has_succeeded);
-        }
+        let own = self.own_changes.as_mut();
+        let foreign =
+            own.map_or_else(Vec::new, |own| own.end(dir, name, direction(bound_to), has_succeeded));
         self.changes.end(dir, name, bound_to, seq);
         self.dir_cache.end_change(dir);
         match self.nodes.get(dir) {
@@ -345,6 +347,7 @@ impl Tree {
             }
             None => self.changes.forget(dir),
         }
+        foreign
     }
 
     /// Binds `name` to a node for `attr`, valid until `valid_until`, and counts one lookup of it.

@@ -24,11 +24,15 @@ impl Tree {
         }
     }
 
-    /// The exchange has ended.
-    pub(crate) fn end_exchange(&mut self, dir: Ino, name: &Name, has_succeeded: bool) {
-        if let Some(own_changes) = &mut self.own_changes {
-            own_changes.end(dir, name, Direction::Disappears, has_succeeded);
-        }
+    /// The exchange has ended. Returns the reports that turn out to be of changes of others.
+    pub(crate) fn end_exchange(
+        &mut self,
+        dir: Ino,
+        name: &Name,
+        has_succeeded: bool,
+    ) -> Vec<ForeignChange> {
+        let own = self.own_changes.as_mut();
+        own.map_or_else(Vec::new, |own| own.end(dir, name, Direction::Disappears, has_succeeded))
     }
 
     /// These changes are going to be applied. Directories below which a process watches something,
@@ -64,22 +68,27 @@ impl Tree {
         if is_watched(dir_number) {
             self.note_dir_use(dir);
         }
-        if self.is_own_change(dir, name, *event, *source) {
-            return None;
-        }
+        let is_own = self.is_own_change(dir, name, *event, *source);
         let number = self.child(dir, name).map(|child| child.number);
         let (path, name) = (self.path(dir)?, name.clone());
         let (event, is_dir, cookie, source) = (*event, *is_dir, *cookie, *source);
-        Some(ForeignChange { dir, path, dir_number, name, number, event, is_dir, cookie, source })
+        let change =
+            ForeignChange { dir, path, dir_number, name, number, event, is_dir, cookie, source };
+        if !is_own {
+            return Some(change);
+        }
+        if let Some((own, direction)) = self.own_changes.as_mut().zip(direction(event)) {
+            own.keep_undecided(direction, change);
+        }
+        None
     }
 
     fn is_own_change(&mut self, dir: Ino, name: &Name, event: Event, source: u64) -> bool {
         let child = self.child(dir, name);
         let Some(own) = &mut self.own_changes else { return false };
-        match event {
-            Event::Created | Event::MovedHere => own.take(dir, name, Direction::Appears, source),
-            Event::Removed | Event::MovedAway => own.take(dir, name, Direction::Disappears, source),
-            Event::Modified | Event::Attributes | Event::Written | Event::Ended => {
+        match direction(event) {
+            Some(direction) => own.take(dir, name, direction, source),
+            None => {
                 own.is_removal_expected(dir, name, source)
                     || child.is_some_and(|child| child.state().is_quiet_time(Instant::now()))
             }
@@ -91,5 +100,14 @@ impl Tree {
         let inodes = self.nodes.iter_mut().map(|node| &node.inode);
         let dirs = inodes.filter(|inode| inode.kind == FileKind::Directory);
         dirs.filter(|dir| wanted(dir.number)).map(|dir| dir.ino).collect()
+    }
+}
+
+/// What happens to the name; `None` if it leads to the same file as before.
+fn direction(event: Event) -> Option<Direction> {
+    match event {
+        Event::Created | Event::MovedHere => Some(Direction::Appears),
+        Event::Removed | Event::MovedAway => Some(Direction::Disappears),
+        Event::Modified | Event::Attributes | Event::Written | Event::Ended => None,
     }
 }

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use base::{Access, Errno, Event, RenameMode};
-use testkit::MemRemote;
 use testkit::clock::Clock;
 use testkit::mem::Options;
 use testkit::tree::Limits;
+use testkit::{Call, MemRemote};
 use vfs::{Config, Consistency, ForeignChange, Ino, Invalidate, LookupResult, OpenRequest, Repeat};
 
 use super::stage::{KernelMount, list};
@@ -110,6 +110,37 @@ async fn w4_only_changes_of_others_are_repeated() {
     let theirs = [change(Event::Removed, "d/f"), change(Event::Created, "d/f")];
     assert_eq!(repeated.take().await, theirs);
     vfs.forget(own.ino, 1);
+}
+
+/// The local change fails because the other one was first, and is reported while it is in flight.
+#[tokio::test(start_paused = true)]
+async fn w4_a_change_that_anticipates_a_local_one_is_repeated() {
+    let (mount, repeated, dir) = mounted().await;
+    let (vfs, remote) = (&mount.vfs, &mount.remote);
+    let held = mount.faulty.hold(Call::Mkdir, 1);
+    let changing = async {
+        held.arrived().await;
+        remote.put_dir("d/x");
+        let before = repeated.take().await;
+        held.release();
+        before
+    };
+    let (made, before) = tokio::join!(vfs.mkdir(dir, b"x", 0o755), changing);
+    assert_eq!((made.err(), before), (Some(Errno::EEXIST), Vec::new()));
+    assert_eq!(repeated.take().await, [(Event::Created, "d/x".to_owned())]);
+
+    find(&mount, dir, "f").await;
+    let held = mount.faulty.hold(Call::Unlink, 1);
+    let changing = async {
+        held.arrived().await;
+        remote.remove("d/f");
+        let before = repeated.take().await;
+        held.release();
+        before
+    };
+    let (removed, before) = tokio::join!(vfs.unlink(dir, b"f"), changing);
+    assert_eq!((removed, before), (Err(Errno::ENOENT), Vec::new()));
+    assert_eq!(repeated.take().await, [(Event::Removed, "d/f".to_owned())]);
 }
 
 /// Both in one reply of the server, and more than the watch of an unused directory outlives.
