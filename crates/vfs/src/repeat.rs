@@ -152,7 +152,8 @@ impl Shared {
     /// A directory was looked up: a process may be going to watch it.
     pub(crate) fn note_directory_lookup(self: &Arc<Shared>, dir: Ino) {
         if self.repeat.get().is_some() {
-            self.note_directory_use(dir);
+            // Such a process may not use it again.
+            self.begin_to_watch(dir, true);
         }
     }
 

@@ -12,7 +12,7 @@
 //! When reports are lost, with the connection or because the server's queue was full, all watches
 //! of the connection are forgotten here, and begin anew when their directories are used.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -29,9 +29,12 @@ use crate::shared::Shared;
 use crate::tree::{Outdated, Tree};
 use crate::{Ino, Vfs};
 
-/// Directories that are being watched, at most. Further ones have to wait until they are used
-/// again.
+/// Directories whose watches are being started at the same time. Further ones have to wait until
+/// they are used again, or for their [turn](MAX_WAITING).
 const MAX_STARTING: usize = 64;
+
+/// Directories that wait for their turn: as many as the helper watches for a connection.
+const MAX_WAITING: usize = 16 << 10;
 
 /// Requests to end watches that are in flight at the same time.
 const MAX_ENDING: usize = 16;
@@ -72,6 +75,8 @@ pub struct WatchStatus {
 #[derive(Default)]
 struct State {
     starting: HashSet<Ino>,
+    /// Directories that are watched when others have been started.
+    waiting: BTreeSet<Ino>,
     /// Requests for a watch in flight.
     requested: usize,
     /// Until when each is not tried again.
@@ -151,14 +156,27 @@ impl Watching {
         self.state.lock().is_refused(dir)
     }
 
-    /// Whether a watch of `dir` may be started now. Notes that it is.
-    fn may_start(&self, dir: Ino) -> bool {
+    /// Whether a watch of `dir` may be started now. Notes that it is; or that it waits for its turn,
+    /// if it `may_wait`.
+    fn may_start(&self, dir: Ino, may_wait: bool) -> bool {
         let mut state = self.state.lock();
         let is_full = state.full_until.is_some_and(|until| Instant::now() < until);
-        !state.is_refused(dir)
-            && !is_full
-            && state.starting.len() < MAX_STARTING
-            && state.starting.insert(dir)
+        if state.is_refused(dir) || is_full || state.starting.contains(&dir) {
+            return false;
+        }
+        if state.starting.len() < MAX_STARTING {
+            return state.starting.insert(dir);
+        }
+        if may_wait && state.waiting.len() < MAX_WAITING {
+            state.waiting.insert(dir);
+        }
+        false
+    }
+
+    /// A directory whose turn it is.
+    fn take_waiting(&self) -> Option<Ino> {
+        let mut state = self.state.lock();
+        if state.starting.len() < MAX_STARTING { state.waiting.pop_first() } else { None }
     }
 
     /// The directory cannot be watched, without a reason if one above it cannot.
@@ -214,19 +232,34 @@ impl Shared {
     /// A request for the directory `dir`, or for a name in it, is being sent: has the server watch
     /// it. Does not wait.
     pub(crate) fn note_directory_use(self: &Arc<Shared>, dir: Ino) {
-        if self.config.consistency != Consistency::Watch {
-            return;
-        }
-        let needs_watch = self.tree().needs_watch(dir);
-        if !needs_watch || !self.watching.may_start(dir) {
+        self.begin_to_watch(dir, false);
+    }
+
+    /// Has the server watch `dir`. If too many watches are being started, it waits for its turn, if
+    /// it `may_wait`, or is not watched. Does not wait.
+    pub(crate) fn begin_to_watch(self: &Arc<Shared>, dir: Ino, may_wait: bool) {
+        if self.config.consistency != Consistency::Watch || !self.may_begin(dir, may_wait) {
             return;
         }
         start(self, move |shared| async move {
-            let _starting = Starting(&shared.watching, dir);
-            if let Some(watches) = shared.connected_watches().await {
-                shared.watch_way_to(&watches, dir).await;
+            let mut next = Some(dir);
+            while let Some(dir) = next {
+                let starting = Starting(&shared.watching, dir);
+                if let Some(watches) = shared.connected_watches().await
+                    && !shared.watch_way_to(&watches, dir).await
+                {
+                    shared.watch_again();
+                }
+                drop(starting);
+                let mut waiting = std::iter::from_fn(|| shared.watching.take_waiting());
+                next = waiting.find(|dir| shared.may_begin(*dir, true));
             }
         });
+    }
+
+    fn may_begin(&self, dir: Ino, may_wait: bool) -> bool {
+        let needs_watch = self.tree().needs_watch(dir);
+        needs_watch && self.watching.may_start(dir, may_wait)
     }
 
     /// A file is being opened at the server.
@@ -265,19 +298,26 @@ impl Shared {
         self.watches()
     }
 
-    /// Watches the directory `to`, and first those above it.
-    pub(crate) async fn watch_way_to(self: &Arc<Shared>, watches: &Arc<dyn Watches>, to: Ino) {
+    /// Watches the directory `to`, and first those above it. Returns false if that has failed only
+    /// because the path of one has changed meanwhile.
+    pub(crate) async fn watch_way_to(
+        self: &Arc<Shared>,
+        watches: &Arc<dyn Watches>,
+        to: Ino,
+    ) -> bool {
         let way = self.tree().way_to(to);
         for dir in way {
             let needs_watch = self.tree().needs_watch(dir);
             let is_watched =
                 !needs_watch || !self.watching.is_refused(dir) && self.watch(watches, dir).await;
             if !is_watched {
+                let is_refused = self.watching.is_refused(dir);
                 // Nothing below it can be watched.
                 self.watching.note_refused(to, None);
-                return;
+                return is_refused;
             }
         }
+        true
     }
 
     /// Watches one directory. Returns whether it is watched.

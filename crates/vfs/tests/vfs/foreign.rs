@@ -215,6 +215,40 @@ async fn w4_what_a_process_watches_is_watched_again_after_a_loss() {
     assert_eq!(repeated.take().await, [(Event::Created, "d/new".to_owned())]);
 }
 
+/// A process that watches a tree looks each directory up once.
+#[tokio::test(start_paused = true)]
+async fn w4_all_of_many_directories_that_are_looked_up_at_once_are_watched() {
+    let (mount, repeated, dir) = mounted().await;
+    let names: Vec<String> = (0..200).map(|number| format!("sub{number}")).collect();
+    names.iter().for_each(|name| mount.remote.put_dir(&format!("d/{name}")));
+    repeated.take().await;
+    list(&mount.vfs, dir, true).await;
+    mount.remote.delay_answers_of_watches(Duration::from_millis(50));
+    for name in &names {
+        find(&mount, dir, name).await;
+    }
+    tokio::time::sleep(LATER).await;
+    assert_eq!(mount.vfs.watch_status().directories, 202);
+    mount.remote.put_file("d/sub199/new", "");
+    assert_eq!(repeated.take().await, [(Event::Created, "d/sub199/new".to_owned())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn w4_a_directory_that_is_renamed_while_its_watch_begins_is_watched() {
+    let (mount, repeated, dir) = mounted().await;
+    mount.remote.put_dir("d/before");
+    repeated.take().await;
+    mount.remote.delay_answers_of_watches(Duration::from_millis(50));
+    let below = find(&mount, dir, "before").await;
+    let number = mount.vfs.getattr(below).await.unwrap().number;
+    repeated.watched.store(number, Ordering::Relaxed);
+    mount.vfs.rename((dir, b"before"), (dir, b"after"), RenameMode::Replace).await.unwrap();
+    tokio::time::sleep(2 * LATER).await;
+    assert_eq!(mount.vfs.watch_status().directories, 3);
+    mount.remote.put_file("d/after/new", "");
+    assert_eq!(repeated.take().await, [(Event::Created, "d/after/new".to_owned())]);
+}
+
 /// After an overflow the old watches are ended while those of what a process watches begin: an
 /// answer that was sent before the end of its watch names one that is of no use.
 #[tokio::test(start_paused = true)]
