@@ -25,8 +25,8 @@ use tokio::time::Instant;
 use crate::compact_instant::CompactInstant;
 
 /// How long a covered answer is valid without a report. Bounds what the server does not see: writes
-/// through a mapping or through a new hard link, and a silent loss of the connection. A directory
-/// costs one request in this time.
+/// through a mapping or through a new hard link, times of access, and a silent loss of the
+/// connection. A directory costs one request in this time.
 pub(crate) const MAX_AGE: Duration = Duration::from_secs(60);
 
 /// Time-out of names and attributes in the kernel. Reports make it look them up again; but a
