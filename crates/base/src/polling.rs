@@ -59,9 +59,14 @@ impl Polling {
         self.streak = 0;
     }
 
+    /// Whether the last waits were short, so that it polls while a processor is free.
+    pub fn is_worthwhile(&self) -> bool {
+        !self.limit.is_zero() && self.streak >= MIN_STREAK
+    }
+
     /// Whether it polls now.
     pub fn is_active(&mut self) -> bool {
-        if self.limit.is_zero() || self.streak < MIN_STREAK {
+        if !self.is_worthwhile() {
             return false;
         }
         let now = Instant::now();

@@ -189,25 +189,23 @@ impl Reader {
                 Taken::Bytes(_) | Taken::End => return Ok(true),
                 Taken::Nothing => {}
             }
-            let left = deadline.saturating_duration_since(Instant::now());
-            let left = Timespec::try_from(left).map_err(io::Error::other)?;
-            let mut fds = [PollFd::new(&self.shared.socket, PollFlags::IN)];
-            match poll(&mut fds, Some(&left)) {
-                Err(rustix::io::Errno::INTR) => continue,
-                ready if ready? == 0 => return Ok(false),
-                _ => {}
-            }
-            match self.received.receive(&self.shared.socket) {
-                Ok(true) => {}
-                Ok(false) => return Ok(true),
-                Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+            match self.receive(Some(deadline))? {
+                Some(true) => {}
+                Some(false) => return Ok(true),
+                None => return Ok(false),
             }
         }
     }
 
-    /// Receives; sleeps if there is nothing after polling.
-    fn receive(&mut self) -> io::Result<bool> {
+    /// Whether it polls while a processor is free.
+    #[cfg(test)]
+    pub(crate) fn polls(&self) -> bool {
+        self.polling.is_worthwhile()
+    }
+
+    /// Receives; sleeps if there is nothing after polling. `Some(false)` at the end of the stream,
+    /// `None` if there is nothing until the deadline.
+    fn receive(&mut self, deadline: Option<Instant>) -> io::Result<Option<bool>> {
         let began = Instant::now();
         let Reader { shared, received, polling } = self;
         let polled = polling.poll(|| {
@@ -221,12 +219,17 @@ impl Reader {
             Some(result) => {
                 let (read, _) = result?;
                 (received.begin, received.end) = (0, read);
-                read > 0
+                Some(read > 0)
             }
             None => loop {
+                if let Some(deadline) = deadline
+                    && !is_readable_by(&shared.socket, deadline)?
+                {
+                    break None;
+                }
                 match received.receive(&shared.socket) {
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                    result => break result?,
+                    result => break Some(result?),
                 }
             },
         };
@@ -248,7 +251,7 @@ impl Read for Reader {
             match taken? {
                 Taken::Bytes(taken) => return Ok(taken),
                 Taken::End => return Ok(0),
-                Taken::Nothing if self.receive()? => {}
+                Taken::Nothing if self.receive(None)? == Some(true) => {}
                 Taken::Nothing => return Ok(0),
             }
         }
@@ -430,6 +433,19 @@ impl AsyncReader {
         note(polling, began.elapsed());
         self.waits_since = None;
         Poll::Ready(result)
+    }
+}
+
+/// Sleeps until there is something to receive, or the end; `false` if there was neither until the
+/// deadline.
+fn is_readable_by(socket: &TcpStream, deadline: Instant) -> io::Result<bool> {
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&left)) {
+            Err(rustix::io::Errno::INTR) => {}
+            ready => return Ok(ready? > 0),
+        }
     }
 }
 

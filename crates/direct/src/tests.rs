@@ -163,6 +163,32 @@ async fn a_write_waits_while_the_peer_reads_nothing() {
     assert!(drain.await.unwrap() >= sent << 20);
 }
 
+/// As the helper waits for a client that has promised not to be silent for longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reader_whose_waits_have_a_limit_polls_as_well() {
+    // Each wait for a byte is a short one, also on a busy machine.
+    let poll_limit = Duration::from_millis(100);
+    let pair = Pair::new(Limits { poll_limit, ..Limits::default() });
+    let (_reader, mut writer) = pair.connect().await;
+    let mut served = pair.accepted.recv().unwrap();
+    let reading = tokio::task::spawn_blocking(move || {
+        let reader = &mut served.reader;
+        (0..1000).any(|_| {
+            assert!(reader.is_readable_within(LIMIT).unwrap());
+            reader.read_exact(&mut [0]).unwrap();
+            reader.polls()
+        })
+    });
+    while !reading.is_finished() {
+        // The reader waits by then.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        // It may have ended.
+        let _ = writer.write_all(&[1]).await;
+        let _ = writer.flush().await;
+    }
+    assert!(reading.await.unwrap());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn another_client_and_another_server_are_refused() {
     let pair = Pair::new(Limits::default());
