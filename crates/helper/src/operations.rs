@@ -32,6 +32,10 @@ const MAX_WHOLE_FILE_BYTES: usize = 254 << 10;
 /// Bytes that one system call copies, so that a copy can be seen to go on.
 const COPY_BYTES: usize = 1 << 20;
 
+/// Bytes that are copied at once where the kernel copies none. Each such request in flight has a
+/// buffer.
+const COPY_BUFFER_BYTES: usize = 64 << 10;
+
 impl Server {
     /// `None` if that would wait for another process, without `release`.
     pub(crate) fn open(
@@ -324,7 +328,8 @@ impl Server {
         }
         let mut buffer = Vec::new();
         while left > 0 {
-            let step = left.min(COPY_BYTES as u64) as usize;
+            let most = if buffer.is_empty() { COPY_BYTES } else { buffer.len() };
+            let step = left.min(most as u64) as usize;
             let copied = match buffer.is_empty() {
                 true => copy_range(&source.fd, &mut at, &target.fd, &mut put, step),
                 false => copy_bytes(&source.fd, &mut at, &target.fd, &mut put, &mut buffer[..step]),
@@ -334,7 +339,7 @@ impl Server {
                 Err(Errno::XDEV | Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP | Errno::BADF)
                     if buffer.is_empty() =>
                 {
-                    buffer = vec![0; COPY_BYTES];
+                    buffer = vec![0; COPY_BUFFER_BYTES];
                 }
                 // As OpenSSH's server: with a length, the end of the file is an error.
                 Ok(0) if len != 0 => return Err(Failure::End),
@@ -616,7 +621,43 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::handles::Room;
+    use crate::options::Options;
     use crate::paths::Paths;
+
+    /// A client may request many at the same time.
+    #[test]
+    fn a_copy_by_reading_and_writing_takes_little_memory() {
+        const LEN: u64 = 1 << 20;
+        // Write calls of this thread.
+        let writes = || {
+            let counters = fs::read_to_string("/proc/thread-self/io").ok()?;
+            let line = counters.lines().find_map(|line| line.strip_prefix("syscw: "));
+            line.map(|count| count.parse::<u64>().unwrap())
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let content = vec![7; LEN as usize];
+        fs::write(dir.path().join("from"), &content).unwrap();
+        fs::write(dir.path().join("to"), "").unwrap();
+        let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
+        let server = Server::new(&options, Arc::new(Room::new(2))).unwrap();
+        let open = |path, flags| {
+            let opened = server.open(path, flags, &FileAttrs::default(), None);
+            let Ok(Some(Reply::Handle(handle))) = opened else { panic!("{opened:?}") };
+            handle
+        };
+        let from = open(b"from", OpenFlags::READ);
+        // The kernel copies nothing into a file that is open for appending.
+        let to = open(b"to", OpenFlags::WRITE | OpenFlags::APPEND);
+        let Some(before) = writes() else {
+            eprintln!("skipped: the kernel does not count write calls");
+            return;
+        };
+        server.copy(from.as_bytes(), 0, LEN, to.as_bytes(), 0).unwrap();
+        let count = writes().unwrap() - before;
+        assert!(count >= LEN / (64 << 10), "{count}");
+        assert!(fs::read(dir.path().join("to")).unwrap() == content);
+    }
 
     /// Many FUSE file systems have neither links nor such a rename.
     #[test]

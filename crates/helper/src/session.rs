@@ -42,7 +42,8 @@ use crate::{attributes, direct as direct_connections};
 pub(crate) const MAX_REQUESTS: usize = 128;
 
 /// Requests beside these for file systems that hang, at most: as many as sshoal has in flight on a
-/// connection, so that none of its requests is refused. A file system may only be slow.
+/// connection, so that none of its requests is refused. A file system may only be slow. A read
+/// or write takes as much memory as any other.
 const MAX_HUNG: usize = 512;
 
 /// Time for which a file system that hangs has executed nothing.
