@@ -141,8 +141,9 @@ pub struct Attr {
     pub atime: Timestamp,
     /// Time of the last change of the content.
     pub mtime: Timestamp,
-    /// What plain SFTP has no fields for. All entries of a server have it, or none has it. Those of
-    /// a union of several may differ, and so may what a cache has kept of an immutable tree.
+    /// What plain SFTP has no fields for. All entries of one file system of a server have it, or
+    /// none has it. Those of several may differ, as in a union of servers, and so may what a cache
+    /// has kept of an immutable tree.
     pub inode: Option<InodeAttr>,
 }
 

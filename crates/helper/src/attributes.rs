@@ -11,6 +11,8 @@ use rustix::io::{Errno, Result};
 use sftp::StatVfs;
 use sftp::codec::{ExactAttrs, ExactTime, FileAttrs, Owner, Times};
 
+use crate::paths::{Device, Paths};
+
 /// What a symbolic link, and a directory on which something would be mounted, themselves are: the
 /// same as `fstatat` does.
 const OF_THE_ENTRY: AtFlags = AtFlags::SYMLINK_NOFOLLOW.union(AtFlags::NO_AUTOMOUNT);
@@ -19,29 +21,28 @@ const WANTED: StatxFlags = StatxFlags::BASIC_STATS.union(StatxFlags::BTIME);
 
 /// The attributes of an open file, with these fields of [`ExactAttrs`]. Whether it has extended
 /// attributes is only queried on devices that are local: elsewhere, it takes a round trip.
-pub(crate) fn of_open(
-    file: impl AsFd,
-    fields: u32,
-    is_local: impl FnOnce((u32, u32)) -> bool,
-) -> Result<FileAttrs> {
+pub(crate) fn of_open(file: impl AsFd, fields: u32, paths: &Paths) -> Result<FileAttrs> {
     let flags = AtFlags::EMPTY_PATH | OF_THE_ENTRY;
     if fields == 0 {
         return Ok(of_stat(&statat(file, "", flags)?));
     }
     let found = statx(&file, "", flags, WANTED)?;
-    let is_local = || is_local((found.stx_dev_major, found.stx_dev_minor));
-    Ok(of_statx(&found, fields, || is_local().then(|| may_have_xattrs(file.as_fd(), b""))))
+    let is_local = || paths.is_local_device(device(&found));
+    let may_have = || is_local().then(|| may_have_xattrs(file.as_fd(), b""));
+    Ok(of_statx(&found, fields, may_have, || paths.identifies(device(&found), &file)))
 }
 
 /// The attributes of the entry `name` of a directory, with these fields of [`ExactAttrs`] (with
 /// none on a kernel without `statx(2)`). If the directory `is_local`, what is mounted on the entry
 /// is described as this machine knows it: another machine that has it may be unreachable. If it is
-/// not, it is not known whether the entry has extended attributes.
+/// not, it is not known whether the entry has extended attributes. `identifies` is as
+/// [`Paths::identifies`].
 pub(crate) fn of_entry(
     dir: BorrowedFd<'_>,
     name: &[u8],
     fields: u32,
     is_local: bool,
+    identifies: impl FnOnce(Device) -> bool,
 ) -> Result<FileAttrs> {
     let sync = if is_local { AtFlags::STATX_DONT_SYNC } else { AtFlags::empty() };
     let found = match statx(dir, name, OF_THE_ENTRY | sync, WANTED) {
@@ -50,7 +51,11 @@ pub(crate) fn of_entry(
     };
     let is_mounted = is_local && found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
     let may_have = || is_local.then(|| is_mounted || may_have_xattrs(dir, name));
-    Ok(of_statx(&found, fields, may_have))
+    Ok(of_statx(&found, fields, may_have, || identifies(device(&found))))
+}
+
+fn device(found: &Statx) -> Device {
+    (found.stx_dev_major, found.stx_dev_minor)
 }
 
 /// Whether the kernel has `statx(2)`, without which no fields of [`ExactAttrs`] are known.
@@ -82,7 +87,12 @@ fn of_statx(
     found: &Statx,
     fields: u32,
     may_have_xattrs: impl FnOnce() -> Option<bool>,
+    identifies: impl FnOnce() -> bool,
 ) -> FileAttrs {
+    // A client takes an entry with another number or time of creation to be another one.
+    let identity = ExactAttrs::INODE | ExactAttrs::BTIME;
+    let is_left_out = fields & identity != 0 && !identifies();
+    let fields = if is_left_out { fields & !identity } else { fields };
     let has = |field: u32| fields & field != 0;
     let time = |field: u32, time: StatxTimestamp| {
         has(field).then_some(ExactTime { secs: time.tv_sec, nanos: time.tv_nsec })

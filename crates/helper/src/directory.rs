@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::panic::resume_unwind;
+use std::sync::OnceLock;
 use std::thread;
 
 use bytes::Bytes;
@@ -12,6 +13,7 @@ use sftp::NameEntry;
 use sftp::codec::{ExactAttrs, FileAttrs};
 
 use crate::attributes::of_entry;
+use crate::paths::Paths;
 use crate::status::{Failure, Result};
 
 /// Bytes of a reply after which no further entry is added.
@@ -56,10 +58,11 @@ impl Listing {
 
     /// The next entries, `.` and `..` included, with these fields of `attrs@sshoal`. With any of
     /// these, the client is a program, and gets no lines of `ls -l`.
-    pub(crate) fn next(&mut self, fields: u32) -> Result<Vec<NameEntry>> {
+    pub(crate) fn next(&mut self, fields: u32, paths: &Paths) -> Result<Vec<NameEntry>> {
         loop {
             let names = self.names(fields);
-            let attrs = self.attributes(&names, if fields == 0 { LINE_FIELDS } else { fields })?;
+            let shown = if fields == 0 { LINE_FIELDS } else { fields };
+            let attrs = self.attributes(&names, shown, paths)?;
             let named = names.into_iter().zip(attrs);
             let entries: Vec<_> =
                 named.filter_map(|(name, attrs)| self.entry(name, attrs, fields)).collect();
@@ -97,11 +100,19 @@ impl Listing {
         &self,
         names: &[Bytes],
         fields: u32,
+        paths: &Paths,
     ) -> Result<Vec<rustix::io::Result<FileAttrs>>> {
         let dir = self.dir.fd()?;
+        // Nearly all entries are on one device.
+        let first = OnceLock::new();
+        let identifies = |device| {
+            let of_device = || paths.identifies(device, dir);
+            let (first, identifies) = *first.get_or_init(|| (device, of_device()));
+            if device == first { identifies } else { of_device() }
+        };
         Ok(query_entries(names, self.is_local, |name| {
             let shown = if self.is_root && name == b".." { b"." } else { name };
-            of_entry(dir, shown, fields, self.is_local)
+            of_entry(dir, shown, fields, self.is_local, identifies)
         }))
     }
 

@@ -154,7 +154,7 @@ impl Server {
 
     /// The attributes of an open file, with the fields that replies have.
     pub(crate) fn attributes(&self, file: &OwnedFd) -> Result<FileAttrs> {
-        Ok(of_open(file, self.fields(), |device| self.paths.is_local_device(device))?)
+        Ok(of_open(file, self.fields(), &self.paths)?)
     }
 
     pub(crate) fn fstat(&self, handle: &[u8]) -> Result<Reply> {
@@ -205,7 +205,7 @@ impl Server {
     pub(crate) fn readdir(&self, handle: &[u8]) -> Result<Reply> {
         let directory = self.handles.listed(handle)?;
         let mut listing = directory.listing.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Reply::Names(listing.next(self.fields())?))
+        Ok(Reply::Names(listing.next(self.fields(), &self.paths)?))
     }
 
     pub(crate) fn remove(&self, path: &[u8]) -> Result<()> {

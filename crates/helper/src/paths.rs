@@ -5,7 +5,7 @@
 //! `..` and absolute symbolic links stay inside, also while directories are being moved. Where it
 //! cannot be sure of that, it returns `EAGAIN`, and the path is resolved again.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -29,6 +29,16 @@ const LOCAL_KINDS: [u32; 6] =
 /// that are not in the table.
 const LOCAL_NAMES: [&[u8]; 7] = [b"ext2", b"ext3", b"ext4", b"xfs", b"tmpfs", b"f2fs", b"overlay"];
 
+/// File systems on which inode number and time of creation do not identify an entry, by their magic
+/// numbers: FAT, exFAT, VirtualBox's and FUSE number an entry anew when the kernel has forgotten it
+/// (with FUSE it depends on the program). On overlayfs the first change of an entry of a lower layer
+/// changes its time of creation, and the number if it has several names.
+const UNIDENTIFIED_KINDS: [u32; 5] = [0x4d44, 0x2011_bab0, 0x786f_4256, 0x6573_5546, 0x794c_7630];
+
+/// The same by their names in the table of mounts, without a subtype.
+const UNIDENTIFIED_NAMES: [&[u8]; 7] =
+    [b"msdos", b"vfat", b"exfat", b"vboxsf", b"fuse", b"fuseblk", b"overlay"];
+
 /// Longest path, with the NUL at its end.
 const PATH_MAX: usize = 4096;
 
@@ -41,9 +51,9 @@ const MAX_ATTEMPTS: usize = 32;
 #[derive(Debug)]
 pub(crate) struct Paths {
     root: Option<Root>,
-    /// The device of the root or of the working directory, if its file system is a local one.
-    local_device: Option<Device>,
-    /// The other local file systems, once one was asked for.
+    /// The device of the root or of the working directory, and its type.
+    start: Option<(Device, FileSystemType)>,
+    /// The other file systems, once one was asked for.
     mounted: Mutex<Option<Mounted>>,
 }
 
@@ -56,6 +66,33 @@ struct Root {
 
 /// A device number.
 pub(crate) type Device = (u32, u32);
+
+/// What is known of a file system by its type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct FileSystemType {
+    is_local: bool,
+    /// Inode number and time of creation identify an entry.
+    identifies: bool,
+}
+
+impl FileSystemType {
+    /// The type with this magic number.
+    fn of_kind(kind: u32) -> FileSystemType {
+        let is_local = LOCAL_KINDS.contains(&kind);
+        FileSystemType { is_local, identifies: !UNIDENTIFIED_KINDS.contains(&kind) }
+    }
+
+    /// The type of a mount of the table.
+    fn of_mount(mount: &mountinfo::Mount) -> FileSystemType {
+        let kind = mount.kind.as_bytes();
+        let name = kind.split(|byte| *byte == b'.').next().unwrap_or(kind);
+        // CIFS without the numbers of its server.
+        let mut options = mount.options.as_bytes().split(|byte| *byte == b',');
+        let is_numbered_here = options.any(|option| option == b"noserverino");
+        let identifies = !UNIDENTIFIED_NAMES.contains(&name) && !is_numbered_here;
+        FileSystemType { is_local: LOCAL_NAMES.contains(&kind), identifies }
+    }
+}
 
 /// A file system that is not a local one: it may never answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,9 +131,8 @@ impl Paths {
         let kind = openat(start, ".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
             .and_then(fstatfs)
             .map(|found| found.f_type as u32);
-        let is_local = kind.is_ok_and(|kind| LOCAL_KINDS.contains(&kind));
-        let local_device = is_local.then(|| device(start, ".").ok()).flatten();
-        Ok(Paths { root, local_device, mounted: Mutex::default() })
+        let start = device(start, ".").ok().zip(kind.ok().map(FileSystemType::of_kind));
+        Ok(Paths { root, start, mounted: Mutex::default() })
     }
 
     /// Whether all paths are below a root.
@@ -218,7 +254,24 @@ impl Paths {
 
     /// Whether the file system of a device is local.
     pub(crate) fn is_local_device(&self, device: Device) -> bool {
-        Some(device) == self.local_device || self.is_mounted_locally(device)
+        self.type_of(device).is_some_and(|found| found.is_local)
+    }
+
+    /// Whether inode number and time of creation identify the entries of a device. The kernel is
+    /// asked for the type of the file system, by an open `file` of it, only if the table of mounts
+    /// does not contain the device: with btrfs, with some files of overlayfs, and in mounts of other
+    /// namespaces.
+    pub(crate) fn identifies(&self, device: Device, file: impl AsFd) -> bool {
+        let asked = || fstatfs(file).map(|found| FileSystemType::of_kind(found.f_type as u32));
+        let found = self.type_of(device).or_else(|| asked().ok());
+        found.is_some_and(|found| found.identifies)
+    }
+
+    fn type_of(&self, device: Device) -> Option<FileSystemType> {
+        match self.start {
+            Some((start, found)) if start == device => Some(found),
+            _ => self.mounted_type(device),
+        }
     }
 
     /// The file system to which `path` leads, as far as the kernel knows the path without a request
@@ -243,12 +296,12 @@ impl Paths {
         None
     }
 
-    fn is_mounted_locally(&self, device: Device) -> bool {
+    fn mounted_type(&self, device: Device) -> Option<FileSystemType> {
         let mut mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
         if !mounted.as_ref().is_some_and(Mounted::is_current) {
             *mounted = Mounted::read().ok();
         }
-        mounted.as_ref().is_some_and(|mounted| mounted.devices.contains(&device))
+        mounted.as_ref()?.types.get(&device).copied()
     }
 
     /// The absolute path of the entry to which `path` leads. The last name may be absent.
@@ -287,11 +340,11 @@ impl Paths {
     }
 }
 
-/// The local file systems in the table of mounts.
+/// The file systems in the table of mounts.
 #[derive(Debug)]
 struct Mounted {
     table: File,
-    devices: HashSet<Device>,
+    types: HashMap<Device, FileSystemType>,
 }
 
 impl Mounted {
@@ -300,10 +353,7 @@ impl Mounted {
         let mut table = File::open("/proc/self/mountinfo")?;
         let mut content = Vec::new();
         table.read_to_end(&mut content)?;
-        let mounts = mountinfo::parse(&content).into_iter();
-        let local = mounts.filter(|mount| LOCAL_NAMES.contains(&mount.kind.as_bytes()));
-        let devices = local.map(|mount| (mount.device.major, mount.device.minor)).collect();
-        Ok(Mounted { table, devices })
+        Ok(Mounted { table, types: types(&content) })
     }
 
     /// Whether nothing was mounted or unmounted since: a device number may become that of another
@@ -328,6 +378,13 @@ impl Root {
 /// The path by which this process reaches its own descriptor.
 pub(crate) fn own_path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
+}
+
+/// The types of the file systems in a table of mounts.
+fn types(table: &[u8]) -> HashMap<Device, FileSystemType> {
+    let mounts = mountinfo::parse(table);
+    let device = |mount: &mountinfo::Mount| (mount.device.major, mount.device.minor);
+    mounts.iter().map(|mount| (device(mount), FileSystemType::of_mount(mount))).collect()
 }
 
 /// The path of an open file in this process.
@@ -400,6 +457,37 @@ mod tests {
         };
         assert!(paths.file_system(&shared).is_none() && paths.is_local(b"/dev/shm/absent", true));
         assert!(!paths.is_local(b"/proc/self/status", true));
+    }
+
+    /// Numbers of network file systems are those of their servers.
+    #[test]
+    fn the_type_of_a_mount_shows_whether_entries_have_lasting_identities() {
+        let cases = [
+            ("ext4", "rw", true),
+            ("xfs", "rw", true),
+            ("btrfs", "rw", true),
+            ("tmpfs", "rw", true),
+            ("nfs4", "rw", true),
+            ("9p", "rw", true),
+            ("virtiofs", "rw", true),
+            ("cifs", "rw,serverino", true),
+            ("cifs", "rw,noserverino", false),
+            ("overlay", "rw,lowerdir=/l", false),
+            ("vfat", "rw", false),
+            ("exfat", "rw", false),
+            ("fuse", "rw", false),
+            ("fuse.sshfs", "rw", false),
+            ("fuseblk", "rw", false),
+        ];
+        let line = |(minor, (kind, options, _)): (usize, &(&str, &str, bool))| {
+            format!("{minor} 1 0:{minor} / /m/{minor} rw - {kind} source {options}\n")
+        };
+        let table: String = cases.iter().enumerate().map(line).collect();
+        let found = types(table.as_bytes());
+        for (minor, (kind, options, identifies)) in (0..).zip(cases) {
+            assert_eq!(found[&(0, minor)].identifies, identifies, "{kind} {options}");
+        }
+        assert!(found[&(0, 0)].is_local && !found[&(0, 4)].is_local);
     }
 
     #[test]

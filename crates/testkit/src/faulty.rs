@@ -62,6 +62,7 @@ struct State {
     /// last, since the last may be dropped while earlier ones still wait.
     queues: HashMap<Handle, Vec<watch::Receiver<()>>>,
     write_verifier: Option<Bytes>,
+    reads_files: Option<bool>,
     stepper: Option<Stepper>,
 }
 
@@ -202,6 +203,11 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
     /// returned at the first poll.
     pub fn set_write_verifier(&self, run: impl Into<Bytes>) {
         self.state.lock().write_verifier = Some(run.into());
+    }
+
+    /// Sets the value of [`Remote::reads_files`], instead of the inner remote's.
+    pub fn set_reads_files(&self, reads_files: bool) {
+        self.state.lock().reads_files = Some(reads_files);
     }
 
     /// Number of calls of `call`, including failed ones.

@@ -48,10 +48,13 @@ pub(crate) async fn read(
     if !may_have || attr.inode.is_some_and(|inode| inode.xattrs == Some(false)) {
         return Ok(List::new());
     }
-    let remote = &core.job.sources[source].tree.remote;
+    let tree = &core.job.sources[source].tree;
+    let remote = &tree.remote;
     let names = match remote.listxattr(path).await {
         // The file system has none. One of several servers may be unable to say so.
-        Err(Errno::EOPNOTSUPP) if attr.inode.is_some() || core.here[source].is_some() => {
+        Err(Errno::EOPNOTSUPP)
+            if attr.inode.is_some() || tree.lists_all() || core.here[source].is_some() =>
+        {
             return Ok(List::new());
         }
         names => names?,

@@ -1,5 +1,7 @@
-//! File systems that are mounted below the root and do not answer.
+//! File systems that are mounted below the root: those that do not answer, and those without lasting
+//! identities of their files.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -13,7 +15,7 @@ use base::{LockFamily, LockKind, LockOwner, LockRange};
 use helper::Options;
 use rustix::fs::{FlockOperation, flock};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use sftp::codec::{ExactAttrs, FileAttrs, LockRequest, OpenFlags, Reply, Request};
+use sftp::codec::{ExactAttrs, ExactTime, FileAttrs, LockRequest, OpenFlags, Reply, Request};
 
 use super::peer::Client;
 
@@ -33,13 +35,32 @@ impl Hung {
     }
 }
 
+/// A file system that is mounted at this place until it is dropped.
+struct Mounted(PathBuf);
+
+impl Mounted {
+    fn new(kind: &str, place: &Path, options: &str) -> Mounted {
+        let options = std::ffi::CString::new(options).unwrap();
+        mount(kind, place, kind, MountFlags::empty(), &*options).unwrap();
+        Mounted(place.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = unmount(&self.0, UnmountFlags::DETACH);
+    }
+}
+
 /// Answers what leads to an open file in this file system, once that a lock in it is held, and
 /// nothing else.
 fn open_files(mut device: &File) {
+    const ENOSYS: i32 = 38;
     const POSIX_LOCKS: u32 = 2;
     const WRITE_LOCK: u32 = 1;
     const GETLK: u32 = 31;
     const FLUSH: u32 = 25;
+    const STATX: u32 = 52;
     let mut has_answered = false;
     const LOOKUP: u32 = 1;
     const GETATTR: u32 = 3;
@@ -70,12 +91,13 @@ fn open_files(mut device: &File) {
                 let range = [0, i64::MAX as u64].map(u64::to_ne_bytes).concat();
                 [range, [WRITE_LOCK, 0].map(u32::to_ne_bytes).concat()].concat()
             }
-            FLUSH => Vec::new(),
+            FLUSH | STATX => Vec::new(),
             _ => continue,
         };
         has_answered |= opcode == GETLK;
+        let error = if opcode == STATX { -ENOSYS } else { 0 };
         let len = u32::try_from(16 + body.len()).unwrap();
-        let head = [len.to_ne_bytes(), [0; 4]].concat();
+        let head = [len.to_ne_bytes(), error.to_ne_bytes()].concat();
         device.write_all(&[&head, &request[8..16], &body].concat()).unwrap();
     }
 }
@@ -275,6 +297,95 @@ fn requests_that_hang_keep_neither_threads_nor_room_from_others() {
     let mut answered: Vec<_> = (100..612).map(|_| client.receive().0).collect();
     answered.sort_unstable();
     assert_eq!(answered, (100..612).collect::<Vec<_>>());
+    client.end().unwrap();
+}
+
+/// What identifies an entry, from the reply to a request for its attributes.
+type Identity = (Option<(u64, u64)>, Option<ExactTime>);
+
+fn identity(reply: &Reply) -> Identity {
+    let Reply::Attrs(attrs) = reply else { panic!("{reply:?}") };
+    (attrs.exact.inode, attrs.exact.btime)
+}
+
+/// Those of the entries of a directory.
+fn listed(client: &mut Client, path: &[u8]) -> BTreeMap<Vec<u8>, Identity> {
+    let handle = client.handle(Request::Opendir { path });
+    let Reply::Names(listed) = client.call(Request::Readdir { handle: &handle }) else {
+        panic!("no listing");
+    };
+    let exact = |attrs: &FileAttrs| (attrs.exact.inode, attrs.exact.btime);
+    listed.iter().map(|entry| (entry.name.to_vec(), exact(&entry.attrs))).collect()
+}
+
+/// There, the first change of a file of a lower layer changes the time of creation, and the inode
+/// number if the file has several names. A client would take it to be another file.
+#[test]
+fn a_file_of_an_overlay_keeps_its_identity_when_it_is_changed() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can mount");
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("tmpfs")).unwrap();
+    // An overlay cannot be the upper layer of another one.
+    let _tmpfs = Mounted::new("tmpfs", &dir.path().join("tmpfs"), "");
+    changes_of_an_overlay(&dir.path().join("tmpfs"), &dir.path().join("tmpfs/lower"));
+    // Files of a lower layer on another file system have a device of their own.
+    changes_of_an_overlay(&dir.path().join("tmpfs"), &dir.path().join("lower"));
+}
+
+/// With its other layer and its mount point in `dir`.
+fn changes_of_an_overlay(dir: &Path, lower: &Path) {
+    let [upper, work, root] = ["upper", "work", "root"].map(|name| dir.join(name));
+    for dir in [lower, &upper, &work, &root, &lower.join("d")] {
+        fs::create_dir(dir).unwrap();
+    }
+    fs::write(lower.join("f"), "content").unwrap();
+    fs::write(lower.join("linked"), "content").unwrap();
+    fs::hard_link(lower.join("linked"), lower.join("other")).unwrap();
+    let path = |path: &Path| path.display().to_string();
+    let options =
+        format!("lowerdir={},upperdir={},workdir={}", path(lower), path(&upper), path(&work));
+    let overlay = Mounted::new("overlay", &root, &options);
+    let mut client = Client::new(Options { root: Some(root.clone()), ..Options::default() });
+    client.call(Request::Attrs { fields: ExactAttrs::ALL });
+    let before = listed(&mut client, b"/");
+    for name in [&b"f"[..], b"linked"] {
+        let found = identity(&client.call(Request::Lstat { path: name }));
+        assert_eq!(found, before[name]);
+        let (flags, attrs) = (OpenFlags::WRITE, FileAttrs::default());
+        let handle = &client.handle(Request::Open { path: name, flags, attrs });
+        client.call(Request::Write { handle, offset: 0, data: b"changed" });
+        assert_eq!(identity(&client.call(Request::Fstat { handle })), found);
+        assert_eq!(identity(&client.call(Request::Lstat { path: name })), found);
+    }
+    let attrs = FileAttrs::with_permissions(0o700);
+    client.call(Request::Setstat { path: b"d", attrs });
+    assert_eq!(listed(&mut client, b"/"), before);
+    client.end().unwrap();
+    drop(overlay);
+    for dir in [upper, work, root] {
+        fs::remove_dir_all(dir).unwrap();
+    }
+}
+
+/// Most FUSE file systems number their files anew when the kernel has forgotten them.
+#[test]
+fn a_file_of_a_fuse_file_system_has_no_identity() {
+    let Some((_dir, hung, mut client)) = with_hung() else { return };
+    let device = hung.device.as_ref().unwrap().try_clone().unwrap();
+    let server = thread::spawn(move || open_files(&device));
+    client.call(Request::Attrs { fields: ExactAttrs::ALL });
+    let reply = client.call(Request::Lstat { path: b"hung/file" });
+    assert_eq!(identity(&reply), (None, None));
+    let Reply::Attrs(attrs) = reply else { panic!() };
+    assert_eq!(attrs.exact.links, Some(1));
+    let listed = listed(&mut client, b"/");
+    assert_eq!(listed[&b"hung"[..]], (None, None));
+    assert!(listed[&b"f"[..]].0.is_some());
+    drop(hung);
+    server.join().unwrap();
     client.end().unwrap();
 }
 

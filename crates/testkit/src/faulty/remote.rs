@@ -395,7 +395,7 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
     }
 
     fn reads_files(&self) -> bool {
-        self.inner.reads_files()
+        self.state.lock().reads_files.unwrap_or_else(|| self.inner.reads_files())
     }
 
     fn suggested_window(&self) -> Window {

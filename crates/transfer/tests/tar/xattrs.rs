@@ -379,3 +379,21 @@ async fn a_server_that_cannot_report_attributes_is_a_problem() {
     assert!(outcome.problems.len() == 1 && !outcome.is_complete(), "{outcome:#?}");
     assert_eq!(outcome.counts.files_copied, 1);
 }
+
+/// As FUSE file systems of a server with the helper, which does not identify their files.
+#[tokio::test]
+async fn a_file_system_without_attributes_is_no_problem() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    for name in ["a", "b"] {
+        fs::write(from.path().join(name), "content").unwrap();
+    }
+    let source = FaultyRemote::new(Arc::new(Local::open(from.path()).unwrap()));
+    source.set_reads_files(true);
+    source.fail_always(Call::Listxattr, Errno::EOPNOTSUPP);
+    let source = Arc::new(source);
+    let outcome = run(Tree::remote(source.clone()), local(to.path()), StreamsByName::default());
+    let outcome = outcome.await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    assert_eq!(outcome.counts.files_copied, 2);
+    assert!(source.calls(Call::Listxattr) >= 2);
+}
