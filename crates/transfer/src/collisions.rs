@@ -12,7 +12,7 @@
 //! nothing is deleted.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use base::{Errno, Name, RemotePath};
 
@@ -37,8 +37,7 @@ pub(crate) struct NewNames {
 /// Lists these directories, and reports a problem for each new name that is not listed. Deletions
 /// of names that are no longer listed are dropped.
 pub(crate) async fn check(core: &Arc<Core>) {
-    let deferred = || core.deferred.lock().unwrap_or_else(PoisonError::into_inner);
-    let new = std::mem::take(&mut deferred().new_names);
+    let new = std::mem::take(&mut core.deferred.lock().new_names);
     let works = new.into_iter().map(|new| {
         let core = core.clone();
         async move {
@@ -53,7 +52,7 @@ pub(crate) async fn check(core: &Arc<Core>) {
     });
     let listed: HashMap<RemotePath, Vec<Name>> =
         at_most(AT_ONCE, works).await.into_iter().flatten().collect();
-    deferred().deletions.retain(|deletion| {
+    core.deferred.lock().deletions.retain(|deletion| {
         let names = listed.get(&deletion.dir.place.name);
         let last = deletion.name.file_name();
         names.zip(last).is_none_or(|(names, last)| names.binary_search(&last).is_ok())

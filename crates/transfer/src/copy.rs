@@ -15,13 +15,13 @@ mod pieces;
 mod resume;
 mod small;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use base::{
-    Access, Attr, AttrChange, Create, Data, Errno, Name, OpenFlags, OwnedFh, Remote, RemotePath,
-    RenameMode,
+    Access, Attr, AttrChange, Create, Data, Errno, Mutex, Name, OpenFlags, OwnedFh, Remote,
+    RemotePath, RenameMode,
 };
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -54,19 +54,19 @@ impl Unfinished {
 
     /// Sets the file that exists now and cannot be continued.
     fn set(&self, path: Option<RemotePath>) {
-        *self.path.lock().unwrap_or_else(PoisonError::into_inner) = path;
+        *self.path.lock() = path;
     }
 
     /// Exchanges the room for other entries by one for entries that are compared, if there is one.
     fn leave_to_others(&self, core: &Core) {
         if let Ok(other) = core.comparing.clone().try_acquire_owned() {
-            *self.room.lock().unwrap_or_else(PoisonError::into_inner) = Some(other);
+            *self.room.lock() = Some(other);
         }
     }
 
     /// Removes it, if the target can be reached.
     pub(crate) async fn remove(&self, core: &Core) {
-        let path = self.path.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let path = self.path.lock().take();
         if let Some(path) = path
             && !core.job.target.remote.is_disconnected()
         {

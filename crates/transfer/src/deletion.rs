@@ -11,7 +11,7 @@
 //! each source is queried again for each name, and only `ENOENT` and `ENOTDIR` allow the deletion.
 //! Any other answer is a problem, and with a problem nothing is deleted.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use base::{Attr, AttrChange, Errno, FileKind, Remote, RemotePath, Result};
 use tokio::sync::OnceCell;
@@ -68,8 +68,7 @@ pub(crate) struct DeferredDeletions {
 
 /// Deletes, if nothing has failed. Returns the steps that could not be executed before.
 pub(crate) async fn carry_out(core: &Arc<Core>) -> Vec<Step> {
-    let DeferredDeletions { deletions, steps, .. } =
-        std::mem::take(&mut *core.deferred.lock().unwrap_or_else(PoisonError::into_inner));
+    let DeferredDeletions { deletions, steps, .. } = std::mem::take(&mut *core.deferred.lock());
     if deletions.is_empty() {
         return steps;
     }

@@ -1,10 +1,10 @@
 //! How much is in flight at once, and the time spent waiting for each side.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use base::Remote;
+use base::{Mutex, Remote};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Entries in progress at once. Each small file takes three round trips, so this many over
@@ -83,7 +83,7 @@ impl Flow {
     /// Follows what the remotes ask for now.
     fn retune(&self) {
         let wanted = (self.window_bytes() + BESIDE_BYTES) / UNIT_BYTES;
-        let mut units = self.units.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut units = self.units.lock();
         if wanted > *units {
             self.bytes.add_permits((wanted - *units) as usize);
             *units = wanted;

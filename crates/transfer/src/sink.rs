@@ -16,9 +16,9 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
-use base::{Attr, AttrChange, Errno, FileKind, Name, RemotePath, Result, SetXattr};
+use base::{Attr, AttrChange, Errno, FileKind, Mutex, Name, RemotePath, Result, SetXattr};
 use bytes::Bytes;
 use local::{errno, open_beneath};
 use rustix::fs::{
@@ -117,17 +117,13 @@ impl Sink {
         })
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Opens the directory of this path, following no link.
     pub(crate) fn dir(&self, path: &RemotePath) -> Result<Arc<OwnedFd>> {
         if path.is_root() {
             return Ok(self.root.clone());
         }
         {
-            let mut kept = self.kept();
+            let mut kept = self.kept.lock();
             if let Some(at) = kept.iter().rposition(|(kept, _)| kept == path) {
                 let found = kept.remove(at).expect("it was found there");
                 let dir = found.1.clone();
@@ -137,7 +133,7 @@ impl Sink {
         }
         let dir = open_beneath(&self.root, path.as_bytes(), DIRECTORY);
         let dir = Arc::new(dir.map_err(errno)?);
-        let mut kept = self.kept();
+        let mut kept = self.kept.lock();
         let old = (kept.len() >= KEPT_DIRS).then(|| kept.pop_front());
         kept.push_back((path.clone(), dir.clone()));
         drop(kept);
@@ -410,7 +406,7 @@ impl Sink {
     pub fn sync_dir(&self, path: &RemotePath) -> Result<()> {
         fsync(self.open_dir(path)?).map_err(errno)?;
         #[cfg(test)]
-        self.synced.lock().unwrap().push(path.clone());
+        self.synced.lock().push(path.clone());
         Ok(())
     }
 

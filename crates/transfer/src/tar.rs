@@ -49,10 +49,10 @@ mod writer;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Errno, Name, RemotePath};
+use base::{Errno, Mutex, Name, RemotePath};
 use rustix::fs::{CWD, Mode, OFlags};
 use tokio::sync::Notify;
 
@@ -121,11 +121,11 @@ impl ReusableLogin {
 
     /// Returns the session, once.
     pub fn take(&self) -> Option<SftpLogin> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.left.lock().take()
     }
 
     fn keep(&self, left: SftpLogin) {
-        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(left);
+        *self.left.lock() = Some(left);
     }
 }
 

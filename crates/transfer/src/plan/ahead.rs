@@ -9,10 +9,10 @@
 //! Only for trees that the run has not begun to change; the caller ensures that.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use base::{Remote, RemotePath};
+use base::{Mutex, Remote, RemotePath};
 use tokio::task::JoinSet;
 
 use super::{Entries, list};
@@ -49,10 +49,6 @@ struct Listings {
     over: bool,
 }
 
-fn locked(listings: &Mutex<Listings>) -> MutexGuard<'_, Listings> {
-    listings.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Ahead {
     /// Begins to list all below `top`. To be called within a tokio runtime.
     pub fn begin(remote: Arc<dyn Remote>, top: RemotePath) -> Ahead {
@@ -72,7 +68,7 @@ impl Ahead {
 
     /// The listing of the directory, if there is one. It is not made again.
     pub(crate) fn take(&self, path: &RemotePath) -> Option<Entries> {
-        let mut listings = locked(&self.listings);
+        let mut listings = self.listings.lock();
         match listings.made.remove(path) {
             Some((when, entries)) => {
                 listings.held -= entries.len();
@@ -102,7 +98,7 @@ async fn walk(remote: Arc<dyn Remote>, top: RemotePath, listings: Arc<Mutex<List
         while listing.len() < AT_ONCE
             && let Some(path) = stack.pop()
         {
-            if locked(&listings).missed.contains(&path) {
+            if listings.lock().missed.contains(&path) {
                 continue;
             }
             let remote = remote.clone();
@@ -119,7 +115,7 @@ async fn walk(remote: Arc<dyn Remote>, top: RemotePath, listings: Arc<Mutex<List
         };
         let directories = entries.iter().filter(|(_, attr)| attr.is_dir());
         stack.extend(directories.map(|(name, _)| path.join(name)));
-        let mut listings = locked(&listings);
+        let mut listings = listings.lock();
         if listings.over || listings.held + entries.len() > HELD {
             break;
         }
@@ -128,7 +124,7 @@ async fn walk(remote: Arc<dyn Remote>, top: RemotePath, listings: Arc<Mutex<List
             listings.made.insert(path, (Instant::now(), entries));
         }
     }
-    let mut listings = locked(&listings);
+    let mut listings = listings.lock();
     listings.over = true;
     listings.missed = HashSet::new();
 }
@@ -165,7 +161,7 @@ mod tests {
         assert_eq!(names(&ahead.take(&path("top")).unwrap()), ["one"]);
         assert_eq!(ahead.take(&path("top/one/two")), Some(Vec::new()));
         assert!(ahead.take(&path("beside")).is_none());
-        assert_eq!(locked(&ahead.listings).held, 0);
+        assert_eq!(ahead.listings.lock().held, 0);
     }
 
     #[tokio::test]
@@ -184,7 +180,7 @@ mod tests {
         let mut ahead = Ahead::begin(tree().await, path("top"));
         ahead.ended().await;
         let long_ago = Instant::now().checked_sub(OLD).unwrap();
-        for (when, _) in locked(&ahead.listings).made.values_mut() {
+        for (when, _) in ahead.listings.lock().made.values_mut() {
             *when = long_ago;
         }
         assert!(ahead.take(&path("top")).is_none());
@@ -198,7 +194,7 @@ mod tests {
             assert!(ahead.take(&path(&format!("top/{number}"))).is_none());
         }
         ahead.ended().await;
-        assert!(locked(&ahead.listings).made.is_empty());
-        assert!(locked(&ahead.listings).missed.is_empty());
+        assert!(ahead.listings.lock().made.is_empty());
+        assert!(ahead.listings.lock().missed.is_empty());
     }
 }

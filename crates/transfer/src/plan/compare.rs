@@ -1,7 +1,7 @@
 //! One pair of directories: entries matched by name.
 
 use std::collections::HashMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use base::{Attr, Errno, FileKind, Name, Remote, RemotePath};
 use tokio::task::JoinSet;
@@ -240,7 +240,7 @@ pub(super) fn note_new_names(core: &Core, dir: &Arc<Dir>, steps: &[Step], has_su
     };
     if !names.is_empty() && (has_surplus || may_collide(all.iter())) {
         let new = NewNames { dir: dir.clone(), names, has_surplus };
-        core.deferred.lock().unwrap_or_else(PoisonError::into_inner).new_names.push(new);
+        core.deferred.lock().new_names.push(new);
     }
 }
 
@@ -275,7 +275,7 @@ fn gather_deletions(
         })
         .collect();
     deletions.sort_by(|a, b| a.name.cmp(&b.name));
-    core.deferred.lock().unwrap_or_else(PoisonError::into_inner).deletions.extend(deletions);
+    core.deferred.lock().deletions.extend(deletions);
 }
 
 /// Whether another run writes to the file, where that can be detected.
@@ -413,7 +413,7 @@ pub(super) async fn enter(
     step.there = None;
     // None of its other names waits for it.
     step.identity = None;
-    let mut late = core.deferred.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut late = core.deferred.lock();
     late.deletions.push(deletion);
     late.steps.push(step);
 }

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::future::Future;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use base::{Attr, AttrChange, Errno, FileKind, Remote, RemotePath, Result};
+use base::{Attr, AttrChange, Errno, FileKind, Mutex, Remote, RemotePath, Result};
 use tokio::sync::{OnceCell, Semaphore, watch};
 
 use super::Copied;
@@ -125,10 +125,6 @@ impl Core {
         *self.target_run.get_or_init(learn).await
     }
 
-    fn totals(&self) -> MutexGuard<'_, Totals> {
-        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Ends the run; the first reason stays.
     pub(crate) fn stop(&self, why: Stop) {
         self.stop.send_if_modified(|stop| match stop {
@@ -177,12 +173,12 @@ impl Core {
 
     /// Whether anything has failed.
     pub(crate) fn has_problems(&self) -> bool {
-        self.totals().problems_total > 0
+        self.totals.lock().problems_total > 0
     }
 
     /// Whether it is known of this entry, or of a directory that it is in, that it has failed.
     pub(crate) fn has_problem_at(&self, name: &RemotePath) -> bool {
-        self.totals().problems.iter().any(|problem| name.is_within(problem.name()))
+        self.totals.lock().problems.iter().any(|problem| name.is_within(problem.name()))
     }
 
     /// How long the run takes already.
@@ -213,7 +209,7 @@ impl Core {
     pub(crate) fn ask_for_unseen(&self, source: usize) {
         let tree = &self.job.sources[source].tree;
         let Some(unseen) = tree.unseen.as_ref().filter(|_| !tree.lists_all()) else { return };
-        let mut asked = self.unseen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.unseen.lock();
         asked.entry(source).or_insert_with(|| {
             let (unseen, top) = (unseen.clone(), tree.path.clone());
             // Here, so that it ends with the run, also without a waiter.
@@ -223,7 +219,7 @@ impl Core {
 
     /// What is being asked, once.
     pub(crate) fn asked_for_unseen(&self) -> Vec<(usize, Asked)> {
-        let mut asked = self.unseen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut asked = self.unseen.lock();
         std::mem::take(&mut *asked).into_iter().collect()
     }
 
@@ -241,7 +237,7 @@ impl Core {
             let is_copied = usize::from(matches!(step.action, Action::Copy(_)));
             self.unlinked[is_copied].store(true, Ordering::Relaxed);
         }
-        let mut totals = self.totals();
+        let mut totals = self.totals.lock();
         totals.counts.entries += 1;
         if step.attr.kind == FileKind::Regular {
             totals.counts.bytes += step.attr.size;
@@ -275,7 +271,7 @@ impl Core {
             self.stop(Stop::Lost(errno));
             return false;
         }
-        let mut totals = self.totals();
+        let mut totals = self.totals.lock();
         totals.problems_total += 1;
         if totals.problems.len() < PROBLEMS_KEPT {
             totals.problems.push(problem.clone());
@@ -306,7 +302,7 @@ impl Core {
         }
         let is_unchanged = matches!(step.action, Action::Nothing | Action::SetAttr(_));
         if step.attr.kind == FileKind::Regular && is_unchanged && end.is_ok() {
-            self.totals().counts.bytes_unchanged += step.attr.size;
+            self.totals.lock().counts.bytes_unchanged += step.attr.size;
         }
         self.entry_ended(&step.name, step.attr.kind, &step.action, end);
     }
@@ -314,7 +310,7 @@ impl Core {
     /// Takes back how a step has ended, with these bytes if it has not failed: it has to be done
     /// again.
     pub(crate) fn take_back(&self, action: &Action, counted: Option<Copied>) {
-        let counts = &mut self.totals().counts;
+        let counts = &mut self.totals.lock().counts;
         let Some(Copied { bytes, .. }) = counted else {
             counts.failed -= 1;
             return;
@@ -358,8 +354,8 @@ impl Core {
             return;
         }
         match &end {
-            Err(_) => self.totals().counts.failed += 1,
-            Ok(copied) => self.totals().counts.add(action, copied.bytes, copied.resumed),
+            Err(_) => self.totals.lock().counts.failed += 1,
+            Ok(copied) => self.totals.lock().counts.add(action, copied.bytes, copied.resumed),
         }
         self.events.entry(Entry { name, kind, bytes, action, problem });
     }
@@ -372,7 +368,7 @@ impl Core {
         end: std::result::Result<(), &Problem>,
     ) {
         match end {
-            Ok(()) => self.totals().counts.deleted += 1,
+            Ok(()) => self.totals.lock().counts.deleted += 1,
             Err(problem) => {
                 self.note_problem(problem);
             }
@@ -383,21 +379,17 @@ impl Core {
 
     /// So many deletions were planned and not done.
     pub(crate) fn withheld(&self, deletions: u64) {
-        self.totals().withheld += deletions;
+        self.totals.lock().withheld += deletions;
     }
 
     /// Notes that there were more deletions than permitted.
     pub(crate) fn limit_deletions(&self) {
-        self.totals().limited = true;
-    }
-
-    fn refused_owners(&self) -> MutexGuard<'_, HashSet<(u32, u32)>> {
-        self.refused_owners.lock().unwrap_or_else(PoisonError::into_inner)
+        self.totals.lock().limited = true;
     }
 
     /// Notes that the target has refused this owner and group: from now on they are left.
     pub(crate) fn refuse_owner(&self, owner: Option<(u32, u32)>) {
-        let mut refused = self.refused_owners();
+        let mut refused = self.refused_owners.lock();
         if refused.len() < REFUSED_OWNERS_LIMIT {
             refused.extend(owner);
         }
@@ -405,7 +397,7 @@ impl Core {
 
     /// Whether the target has refused this owner and group.
     pub(crate) fn is_refused(&self, owner: (u32, u32)) -> bool {
-        self.refused_owners().contains(&owner)
+        self.refused_owners.lock().contains(&owner)
     }
 
     /// Owner and group that the file must have for its set-ID bits, where it may keep them and has
@@ -493,7 +485,7 @@ impl Core {
 
     /// How it went so far.
     pub(crate) fn outcome(&self) -> Outcome {
-        let mut totals = self.totals();
+        let mut totals = self.totals.lock();
         let mut problems = std::mem::take(&mut totals.problems);
         // The reasons first: a program may show some only.
         problems.sort_by_key(Problem::is_consequence);
@@ -504,7 +496,7 @@ impl Core {
             stopped: self.stop_reason(),
             deletions_withheld: totals.withheld,
             deletions_limited: totals.limited,
-            owners_refused: !self.refused_owners().is_empty(),
+            owners_refused: !self.refused_owners.lock().is_empty(),
             links_unknown: self.links_unknown.load(Ordering::Relaxed)
                 || self.unlinked.iter().all(|is| is.load(Ordering::Relaxed)),
             elapsed: self.begun.elapsed(),

@@ -20,9 +20,9 @@ mod pull;
 mod push;
 mod worker;
 
-use base::{AttrChange, Name, RemotePath};
+use base::{AttrChange, Mutex, Name, RemotePath};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::{Declined, Link, Streaming};
 use crate::copy;
@@ -76,11 +76,7 @@ impl Pending {
     fn take(&self, name: &[u8]) -> Option<Step> {
         let name = name.strip_prefix(b"./")?;
         let path = RemotePath::parse(name.strip_suffix(b"/").unwrap_or(name)).ok()?;
-        self.steps().remove(&path)
-    }
-
-    fn steps(&self) -> MutexGuard<'_, HashMap<RemotePath, Step>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock().remove(&path)
     }
 }
 

@@ -561,6 +561,6 @@ fn the_names_of_a_broken_archive_are_synced() {
         let unpacker = Unpacker::new(&sink, &target, &naming, &options, &mut counters);
         assert!(unpacker.run(&archive[..512]).is_err());
         assert!(dir.path().join("to/tree").is_dir());
-        assert_eq!(*sink.synced.lock().unwrap(), synced);
+        assert_eq!(*sink.synced.lock(), synced);
     }
 }

@@ -248,7 +248,7 @@ impl Worker {
             () = core.stopped() => return None,
             end = work.join() => end,
         };
-        end.left.extend(pending.steps().drain().map(|(_, step)| step));
+        end.left.extend(pending.0.lock().drain().map(|(_, step)| step));
         if end.why.is_some() {
             self.state = State::Never;
         }
@@ -274,7 +274,7 @@ impl Stream {
         self.buffer.extend_from_slice(step.from.as_bytes());
         self.buffer.push(0);
         self.taken += 1;
-        self.pending.steps().insert(step.from.clone(), step);
+        self.pending.0.lock().insert(step.from.clone(), step);
     }
 
     /// Sends the collected names. False if the stream accepts no more.
