@@ -56,7 +56,8 @@ mod outcome;
 use std::sync::Arc;
 
 use base::{
-    AttrChange, Errno, FileKind, OpenFlags, Opened, RemotePath, RenameMode, Result, Timestamp,
+    AttrChange, Errno, FileKind, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result,
+    Timestamp,
 };
 
 use crate::Core;
@@ -82,13 +83,55 @@ pub(crate) enum Outcome {
 }
 
 /// A request that changes names.
-struct NameRequest<'a> {
-    name: &'static str,
-    path: &'a RemotePath,
-    /// The second name of a link or rename.
-    other: Option<&'a RemotePath>,
+#[derive(Clone, Copy)]
+enum NameRequest<'a> {
+    Mkdir { path: &'a RemotePath, perm: u32 },
+    Mknod { path: &'a RemotePath, kind: FileKind, perm: u32, device: (u32, u32) },
+    Symlink { target: &'a [u8], path: &'a RemotePath },
+    Link { existing: &'a RemotePath, new: &'a RemotePath },
+    Rmdir { path: &'a RemotePath },
+    Unlink { path: &'a RemotePath },
+    Rename { from: &'a RemotePath, to: &'a RemotePath, mode: RenameMode },
+}
+
+impl<'a> NameRequest<'a> {
+    fn send(self, inner: &'a dyn Remote) -> RemoteCall<'a, ()> {
+        match self {
+            NameRequest::Mkdir { path, perm } => inner.mkdir(path, perm),
+            NameRequest::Mknod { path, kind, perm, device } => {
+                inner.mknod(path, kind, perm, device)
+            }
+            NameRequest::Symlink { target, path } => inner.symlink(target, path),
+            NameRequest::Link { existing, new } => inner.link(existing, new),
+            NameRequest::Rmdir { path } => inner.rmdir(path),
+            NameRequest::Unlink { path } => inner.unlink(path),
+            NameRequest::Rename { from, to, mode } => inner.rename(from, to, mode),
+        }
+    }
+
+    /// The system call, the name that it creates, removes or renames, and the second name of a link
+    /// or rename.
+    fn names(self) -> (&'static str, &'a RemotePath, Option<&'a RemotePath>) {
+        match self {
+            NameRequest::Mkdir { path, .. } => ("mkdir", path, None),
+            NameRequest::Mknod { path, .. } => ("mknod", path, None),
+            NameRequest::Symlink { path, .. } => ("symlink", path, None),
+            NameRequest::Link { existing, new } => ("link", new, Some(existing)),
+            NameRequest::Rmdir { path } => ("rmdir", path, None),
+            NameRequest::Unlink { path } => ("unlink", path, None),
+            NameRequest::Rename { from, to, .. } => ("rename", from, Some(to)),
+        }
+    }
+
     /// The server's error if the request was already executed.
-    errno_if_done: Errno,
+    fn errno_if_done(self) -> Errno {
+        match self {
+            NameRequest::Rmdir { .. } | NameRequest::Unlink { .. } | NameRequest::Rename { .. } => {
+                Errno::ENOENT
+            }
+            _ => Errno::EEXIST,
+        }
+    }
 }
 
 /// When a request was sent.
@@ -127,31 +170,25 @@ pub(crate) enum CreateOutcome {
 }
 
 impl Core {
-    /// Sends a request. If the reply is lost, `find_outcome` determines the outcome.
-    async fn send_and_resolve<'a>(
-        self: &'a Arc<Core>,
-        request: &NameRequest<'_>,
-        call: impl Fn() -> RemoteCall<'a, ()> + Send + Sync,
-        find_outcome: impl Fn(InDoubt) -> RemoteCall<'a, Outcome> + Send + Sync,
-    ) -> Result<()> {
+    /// Sends a request. If the reply is lost, its outcome is determined.
+    async fn send_and_resolve(self: &Arc<Core>, request: NameRequest<'_>) -> Result<()> {
         self.wait_connected().await?;
         // Keeps the expected attributes of open files, even if their last handles are closed in the
         // meantime.
-        let _files = [Some(request.path), request.other].map(|path| self.files.get(path?));
+        let (_, path, other) = request.names();
+        let _files = [Some(path), other].map(|path| self.files.get(path?));
         let sent = SentAt::now(self);
-        match call().await {
+        match request.send(&*self.inner).await {
             Err(errno) if is_loss(errno) => {
-                Box::pin(self.resolve_in_doubt(request, call, find_outcome, sent, errno)).await
+                Box::pin(self.resolve_in_doubt(request, sent, errno)).await
             }
             answer => answer,
         }
     }
 
-    async fn resolve_in_doubt<'a>(
-        self: &'a Arc<Core>,
-        request: &NameRequest<'_>,
-        call: impl Fn() -> RemoteCall<'a, ()> + Send + Sync,
-        find_outcome: impl Fn(InDoubt) -> RemoteCall<'a, Outcome> + Send + Sync,
+    async fn resolve_in_doubt(
+        self: &Arc<Core>,
+        request: NameRequest<'_>,
         sent: SentAt,
         mut errno: Errno,
     ) -> Result<()> {
@@ -161,7 +198,8 @@ impl Core {
         loop {
             retry.after_loss(errno).await?;
             let answer = loop {
-                let outcome = match retry.within_deadline(find_outcome(sent.lost())).await {
+                let outcome = match retry.within_deadline(self.outcome(request, sent.lost())).await
+                {
                     Err(errno) if is_loss(errno) => break Err(errno),
                     // A name that cannot be checked cannot be changed either: the server returns
                     // the exact error.
@@ -176,8 +214,8 @@ impl Core {
                     (Outcome::NotDone, None) => {}
                     (Outcome::Unknown(why), _) => return Err(self.warn_unknown(request, why)),
                 }
-                match retry.within_deadline(call()).await {
-                    Err(errno) if errno == request.errno_if_done => refusal = Some(errno),
+                match retry.within_deadline(request.send(&*self.inner)).await {
+                    Err(errno) if errno == request.errno_if_done() => refusal = Some(errno),
                     answer => break answer,
                 }
             };
@@ -188,8 +226,8 @@ impl Core {
         }
     }
 
-    fn warn_unknown(&self, NameRequest { name, path, .. }: &NameRequest<'_>, why: &str) -> Errno {
-        let host = &self.config.name;
+    fn warn_unknown(&self, request: NameRequest<'_>, why: &str) -> Errno {
+        let (host, (name, path, _)) = (&self.config.name, request.names());
         tracing::warn!(
             "{host}: {name} {path}: the connection was lost before the reply, and the outcome is \
              unknown: {why}"
@@ -198,29 +236,13 @@ impl Core {
     }
 
     pub(crate) async fn mkdir(self: &Arc<Core>, path: &RemotePath, perm: u32) -> Result<()> {
-        let call = || self.inner.mkdir(path, perm);
-        let find_outcome =
-            |in_doubt| -> RemoteCall<'_, _> { Box::pin(self.mkdir_outcome(path, perm, in_doubt)) };
-        self.send_and_resolve(
-            &NameRequest { name: "mkdir", path, other: None, errno_if_done: Errno::EEXIST },
-            call,
-            find_outcome,
-        )
-        .await?;
+        self.send_and_resolve(NameRequest::Mkdir { path, perm }).await?;
         self.history.record(path, NameState::created(FileKind::Directory));
         Ok(())
     }
 
     pub(crate) async fn rmdir(self: &Arc<Core>, path: &RemotePath) -> Result<()> {
-        let call = || self.inner.rmdir(path);
-        let find_outcome =
-            |in_doubt| -> RemoteCall<'_, _> { Box::pin(self.rmdir_outcome(path, in_doubt)) };
-        self.send_and_resolve(
-            &NameRequest { name: "rmdir", path, other: None, errno_if_done: Errno::ENOENT },
-            call,
-            find_outcome,
-        )
-        .await?;
+        self.send_and_resolve(NameRequest::Rmdir { path }).await?;
         self.directories.removed(path);
         self.history.record(path, NameState::Absent);
         Ok(())
@@ -228,31 +250,14 @@ impl Core {
 
     pub(crate) async fn unlink(self: &Arc<Core>, path: &RemotePath) -> Result<()> {
         let _removal = self.begin_removal(path).await;
-        let call = || self.inner.unlink(path);
-        let find_outcome =
-            |in_doubt| -> RemoteCall<'_, _> { Box::pin(self.unlink_outcome(path, in_doubt)) };
-        self.send_and_resolve(
-            &NameRequest { name: "unlink", path, other: None, errno_if_done: Errno::ENOENT },
-            call,
-            find_outcome,
-        )
-        .await?;
+        self.send_and_resolve(NameRequest::Unlink { path }).await?;
         self.files.removed(path);
         self.history.record(path, NameState::Absent);
         Ok(())
     }
 
     pub(crate) async fn symlink(self: &Arc<Core>, target: &[u8], path: &RemotePath) -> Result<()> {
-        let call = || self.inner.symlink(target, path);
-        let find_outcome = |in_doubt| -> RemoteCall<'_, _> {
-            Box::pin(self.symlink_outcome(target, path, in_doubt))
-        };
-        self.send_and_resolve(
-            &NameRequest { name: "symlink", path, other: None, errno_if_done: Errno::EEXIST },
-            call,
-            find_outcome,
-        )
-        .await?;
+        self.send_and_resolve(NameRequest::Symlink { target, path }).await?;
         self.history.record(path, NameState::created(FileKind::Symlink));
         Ok(())
     }
@@ -264,16 +269,7 @@ impl Core {
         perm: u32,
         device: (u32, u32),
     ) -> Result<()> {
-        let call = || self.inner.mknod(path, kind, perm, device);
-        let find_outcome = |in_doubt| -> RemoteCall<'_, _> {
-            Box::pin(self.mknod_outcome(path, kind, perm, in_doubt))
-        };
-        self.send_and_resolve(
-            &NameRequest { name: "mknod", path, other: None, errno_if_done: Errno::EEXIST },
-            call,
-            find_outcome,
-        )
-        .await?;
+        self.send_and_resolve(NameRequest::Mknod { path, kind, perm, device }).await?;
         self.history.record(path, NameState::created(kind));
         Ok(())
     }
@@ -283,21 +279,7 @@ impl Core {
         existing: &RemotePath,
         new: &RemotePath,
     ) -> Result<()> {
-        let call = || self.inner.link(existing, new);
-        let find_outcome = |in_doubt| -> RemoteCall<'_, _> {
-            Box::pin(self.link_outcome(existing, new, in_doubt))
-        };
-        self.send_and_resolve(
-            &NameRequest {
-                name: "link",
-                path: new,
-                other: Some(existing),
-                errno_if_done: Errno::EEXIST,
-            },
-            call,
-            find_outcome,
-        )
-        .await?;
+        self.send_and_resolve(NameRequest::Link { existing, new }).await?;
         self.history.record_link(existing, new);
         Ok(())
     }
@@ -308,30 +290,11 @@ impl Core {
         to: &RemotePath,
         mode: RenameMode,
     ) -> Result<()> {
-        let call = || self.inner.rename(from, to, mode);
-        let find_outcome = |in_doubt| -> RemoteCall<'_, _> {
-            match mode {
-                RenameMode::Exchange => Box::pin(self.exchange_outcome(from, to, in_doubt)),
-                _ => Box::pin(self.rename_outcome(from, to, in_doubt)),
-            }
-        };
         let _removal = self.begin_removal(to).await;
         let _active = self.renames.begin(from, to);
         // An open file may have to be reopened before the reply arrives.
         self.files.begin_rename(from, to, mode);
-        match self
-            .send_and_resolve(
-                &NameRequest {
-                    name: "rename",
-                    path: from,
-                    other: Some(to),
-                    errno_if_done: Errno::ENOENT,
-                },
-                call,
-                find_outcome,
-            )
-            .await
-        {
+        match self.send_and_resolve(NameRequest::Rename { from, to, mode }).await {
             Ok(()) => {
                 self.files.finish_rename(from, to, mode);
                 self.directories.renamed(from, to, mode);

@@ -3,9 +3,9 @@
 
 use std::sync::Arc;
 
-use base::{Attr, DirGuard, Errno, FileKind, OpenFlags, OpenGuard, RemotePath, Result};
+use base::{Attr, DirGuard, Errno, FileKind, OpenFlags, OpenGuard, RemotePath, RenameMode, Result};
 
-use super::{CreateOutcome, InDoubt, Outcome};
+use super::{CreateOutcome, InDoubt, NameRequest, Outcome};
 use crate::Core;
 use crate::connection::is_loss;
 use crate::name_history::{NameState, Seq};
@@ -73,12 +73,18 @@ impl Core {
         matches!(self.before(path, sent), Some(NameState::Present(_)))
     }
 
-    async fn created_during(
+    /// Whether `attr` is that of a new entry of this kind, with no other permission bits than
+    /// `perm`.
+    async fn is_new(
         &self,
         path: &RemotePath,
         attr: &Attr,
+        (kind, perm): (FileKind, u32),
         in_doubt: InDoubt,
     ) -> Result<bool> {
+        if attr.kind != kind || attr.perm & COMPARED_PERM & !perm != 0 {
+            return Ok(false);
+        }
         if let Some(within) = self.clock.is_within(attr.mtime, in_doubt.span) {
             return Ok(within);
         }
@@ -98,29 +104,79 @@ impl Core {
         Ok(self.inner.readdir(dir.dh()).await?.is_none())
     }
 
-    pub(super) async fn mkdir_outcome(
+    pub(super) async fn outcome(
         self: &Arc<Core>,
-        path: &RemotePath,
-        perm: u32,
+        request: NameRequest<'_>,
         in_doubt: InDoubt,
     ) -> Result<Outcome> {
+        match request {
+            NameRequest::Rmdir { path } => self.rmdir_outcome(path, in_doubt).await,
+            NameRequest::Unlink { path } => self.unlink_outcome(path, in_doubt).await,
+            NameRequest::Rename { from, to, mode: RenameMode::Exchange } => {
+                self.exchange_outcome(from, to, in_doubt).await
+            }
+            NameRequest::Rename { from, to, .. } => self.rename_outcome(from, to, in_doubt).await,
+            _ => self.creation_outcome(request, in_doubt).await,
+        }
+    }
+
+    /// The outcome of a request that creates a name.
+    async fn creation_outcome(
+        &self,
+        request: NameRequest<'_>,
+        in_doubt: InDoubt,
+    ) -> Result<Outcome> {
+        let (_, path, _) = request.names();
         let Some(attr) = self.lstat_if_present(path).await? else { return Ok(Outcome::NotDone) };
         if self.existed(path, in_doubt.seq) {
             return Ok(Outcome::NotDone);
         }
-        let is_ours = attr.is_dir()
-            && attr.perm & COMPARED_PERM & !perm == 0
-            && self.created_during(path, &attr, in_doubt).await?
-            && self.is_empty_dir(path).await?;
-        if !is_ours {
+        if !self.has_created(request, &attr, in_doubt).await? {
             return Ok(Outcome::Failed(Errno::EEXIST));
         }
-        if let Some(perm) = missing_bits(perm, attr.perm) {
+        if let NameRequest::Mkdir { perm, .. } = request
+            && let Some(perm) = missing_bits(perm, attr.perm)
+        {
             // The bits that the server's umask has removed. The interrupted mkdir would have set
             // them.
             self.inner.setattr(path, set_perm(perm)).await?;
         }
         Ok(Outcome::Done)
+    }
+
+    /// Whether `request` has created the entry with the attributes `attr`.
+    async fn has_created(
+        &self,
+        request: NameRequest<'_>,
+        attr: &Attr,
+        in_doubt: InDoubt,
+    ) -> Result<bool> {
+        match request {
+            NameRequest::Mkdir { path, perm } => {
+                Ok(self.is_new(path, attr, (FileKind::Directory, perm), in_doubt).await?
+                    && self.is_empty_dir(path).await?)
+            }
+            NameRequest::Mknod { path, kind, perm, .. } => {
+                self.is_new(path, attr, (kind, perm), in_doubt).await
+            }
+            // The attributes may be those of its target (`follow_symlinks`).
+            NameRequest::Symlink { target, path } => match self.inner.readlink(path).await {
+                Err(errno) if is_loss(errno) => Err(errno),
+                found => Ok(found.is_ok_and(|found| found == target)),
+            },
+            NameRequest::Link { existing, new } => {
+                // Another client may write the file in the meantime.
+                let before = self.lstat_if_present(existing).await?;
+                let attr = self.lstat_if_present(new).await?;
+                Ok(match (before, attr, self.lstat_if_present(existing).await?) {
+                    (Some(before), Some(attr), Some(after)) => attr.is_between(&before, &after),
+                    _ => false,
+                })
+            }
+            NameRequest::Rmdir { .. } | NameRequest::Unlink { .. } | NameRequest::Rename { .. } => {
+                Ok(false)
+            }
+        }
     }
 
     /// The outcome of a removal, if the name is absent.
@@ -132,11 +188,7 @@ impl Core {
         }
     }
 
-    pub(super) async fn rmdir_outcome(
-        self: &Arc<Core>,
-        path: &RemotePath,
-        in_doubt: InDoubt,
-    ) -> Result<Outcome> {
+    async fn rmdir_outcome(&self, path: &RemotePath, in_doubt: InDoubt) -> Result<Outcome> {
         let Some(attr) = self.lstat_if_present(path).await? else {
             return Ok(self.absent_outcome(path, in_doubt.seq));
         };
@@ -152,11 +204,7 @@ impl Core {
         Ok(Outcome::NotDone)
     }
 
-    pub(super) async fn unlink_outcome(
-        self: &Arc<Core>,
-        path: &RemotePath,
-        in_doubt: InDoubt,
-    ) -> Result<Outcome> {
+    async fn unlink_outcome(&self, path: &RemotePath, in_doubt: InDoubt) -> Result<Outcome> {
         let (before, now) = self.before_and_now(path, in_doubt.seq).await?;
         let Some(attr) = now else {
             return Ok(self.absent_outcome(path, in_doubt.seq));
@@ -173,42 +221,8 @@ impl Core {
         Ok(Outcome::Unknown("the name may belong to a new file"))
     }
 
-    pub(super) async fn symlink_outcome(
-        self: &Arc<Core>,
-        target: &[u8],
-        path: &RemotePath,
-        in_doubt: InDoubt,
-    ) -> Result<Outcome> {
-        if self.lstat_if_present(path).await?.is_none() || self.existed(path, in_doubt.seq) {
-            return Ok(Outcome::NotDone);
-        }
-        // The attributes may be those of its target (`follow_symlinks`).
-        match self.inner.readlink(path).await {
-            Ok(found) if found == target => Ok(Outcome::Done),
-            Err(errno) if is_loss(errno) => Err(errno),
-            _ => Ok(Outcome::Failed(Errno::EEXIST)),
-        }
-    }
-
-    pub(super) async fn mknod_outcome(
-        self: &Arc<Core>,
-        path: &RemotePath,
-        kind: FileKind,
-        perm: u32,
-        in_doubt: InDoubt,
-    ) -> Result<Outcome> {
-        let Some(attr) = self.lstat_if_present(path).await? else { return Ok(Outcome::NotDone) };
-        if self.existed(path, in_doubt.seq) {
-            return Ok(Outcome::NotDone);
-        }
-        let is_ours = attr.kind == kind
-            && attr.perm & COMPARED_PERM & !perm == 0
-            && self.created_during(path, &attr, in_doubt).await?;
-        Ok(if is_ours { Outcome::Done } else { Outcome::Failed(Errno::EEXIST) })
-    }
-
-    pub(super) async fn exchange_outcome(
-        self: &Arc<Core>,
+    async fn exchange_outcome(
+        &self,
         from: &RemotePath,
         to: &RemotePath,
         in_doubt: InDoubt,
@@ -234,27 +248,8 @@ impl Core {
         })
     }
 
-    pub(super) async fn link_outcome(
-        self: &Arc<Core>,
-        existing: &RemotePath,
-        new: &RemotePath,
-        in_doubt: InDoubt,
-    ) -> Result<Outcome> {
-        if self.lstat_if_present(new).await?.is_none() || self.existed(new, in_doubt.seq) {
-            return Ok(Outcome::NotDone);
-        }
-        // Another client may write the file in the meantime.
-        let before = self.lstat_if_present(existing).await?;
-        let attr = self.lstat_if_present(new).await?;
-        let is_ours = match (before, attr, self.lstat_if_present(existing).await?) {
-            (Some(before), Some(attr), Some(after)) => attr.is_between(&before, &after),
-            _ => false,
-        };
-        Ok(if is_ours { Outcome::Done } else { Outcome::Failed(Errno::EEXIST) })
-    }
-
-    pub(super) async fn rename_outcome(
-        self: &Arc<Core>,
+    async fn rename_outcome(
+        &self,
         from: &RemotePath,
         to: &RemotePath,
         in_doubt: InDoubt,
@@ -304,10 +299,8 @@ impl Core {
         // open; an interrupted attempt may have added them already.
         let added = needed_perm(flags.access) & !perm;
         let is_ours = !self.existed(path, in_doubt.seq)
-            && attr.kind == FileKind::Regular
             && attr.size == 0
-            && attr.perm & COMPARED_PERM & !(perm | added) == 0
-            && self.created_during(path, &attr, in_doubt).await?;
+            && self.is_new(path, &attr, (FileKind::Regular, perm | added), in_doubt).await?;
         if !is_ours {
             return Ok(CreateOutcome::Exists);
         }
