@@ -30,8 +30,9 @@ const MAX_PROBE_INTERVAL: Duration = Duration::from_secs(1);
 const IDLE_PROBE_INTERVAL: Duration = Duration::from_secs(10);
 
 /// The state of the connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) enum State {
+    #[default]
     Connected,
     Disconnected(Outage),
 }
@@ -45,6 +46,7 @@ pub(crate) struct Outage {
 }
 
 /// The connection of one [`Recovering`](crate::Recovering).
+#[derive(Default)]
 pub(crate) struct ConnectionMonitor {
     state: watch::Sender<State>,
     /// Whether `state` is `Disconnected`, for a cheap check.
@@ -58,20 +60,6 @@ pub(crate) struct ConnectionMonitor {
     has_given_up: AtomicBool,
     /// [`ConnectionMonitor::probe`] is waiting for a reply.
     is_probing: AtomicBool,
-}
-
-impl Default for ConnectionMonitor {
-    fn default() -> ConnectionMonitor {
-        ConnectionMonitor {
-            state: watch::Sender::new(State::Connected),
-            is_down: AtomicBool::new(false),
-            waiting_calls: AtomicUsize::new(0),
-            has_new_waiter: AtomicBool::new(false),
-            new_waiter: Notify::new(),
-            has_given_up: AtomicBool::new(false),
-            is_probing: AtomicBool::new(false),
-        }
-    }
 }
 
 /// Whether an error means that the connection was lost.

@@ -37,6 +37,13 @@ pub(crate) struct ExpectedAttrs {
     id: Option<FileId>,
 }
 
+impl Default for ExpectedAttrs {
+    /// Those of a regular file that was not observed.
+    fn default() -> ExpectedAttrs {
+        ExpectedAttrs::created(FileKind::Regular)
+    }
+}
+
 impl ExpectedAttrs {
     /// The attributes that were just observed. A directory changes with its entries, so its size is
     /// not compared, and its mtime is a lower bound.

@@ -28,7 +28,7 @@ mod tail;
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, Weak};
 
-use base::{Attr, Errno, Fh, FileKind, Mutex, RemotePath};
+use base::{Attr, Errno, Fh, Mutex, RemotePath};
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -44,8 +44,9 @@ pub(crate) use table::OpenFiles;
 pub(crate) use tail::{OwnAppend, Tail};
 
 /// The phases of an [`OpenFile`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Phase {
+    #[default]
     Open,
     Lost,
     Reopening,
@@ -68,6 +69,7 @@ pub(crate) struct InnerHandle {
 }
 
 /// The mutable state of an [`OpenFile`].
+#[derive(Default)]
 pub(crate) struct FileState {
     pub(crate) phase: Phase,
     /// Incremented by each loss: inner handles of an earlier epoch are unusable.
@@ -133,39 +135,12 @@ pub(crate) struct OpenFile {
 
 impl OpenFile {
     fn new(path: RemotePath, core: Weak<Core>) -> Arc<OpenFile> {
-        let state = FileState {
-            phase: Phase::Open,
-            epoch: 0,
-            lost_at: None,
-            attempts: 0,
-            last_error: None,
-            path: Some(path),
-            pending_path: None,
-            former_path: None,
-            path_version: 0,
-            expected: ExpectedAttrs::created(FileKind::Regular),
-            has_attrs: false,
-            log: ChangeLog::default(),
-            tail: None,
-            own_append: None,
-            inner_handles: HashMap::new(),
-            unstable: UnstableWrites::default(),
-            write_verifier: None,
-            mode_to_restore: None,
-            deferred_error: None,
-            queued: 0,
-            answered_changes: 0,
-            changed: false,
-            removals: 0,
-            locks: Vec::new(),
-            lock_calls: 0,
-        };
-        let (queue, reopening) = (tokio::sync::Mutex::new(()), tokio::sync::Mutex::new(()));
+        let state = FileState { path: Some(path), ..FileState::default() };
         Arc::new(OpenFile {
             state: Mutex::new(state),
             attempt_ended: Notify::new(),
-            queue,
-            reopening,
+            queue: tokio::sync::Mutex::default(),
+            reopening: tokio::sync::Mutex::default(),
             core,
         })
     }
