@@ -116,56 +116,43 @@ impl ExpectedAttrs {
 
     /// Whether a file with these attributes may be the same file.
     pub(crate) fn matches(&self, attr: &Attr) -> bool {
-        let same =
-            |expected: Option<u32>, actual: u32| expected.is_none_or(|expected| expected == actual);
-        let time = match self.mtime {
-            Mtime::Exactly(time) => attr.mtime == time,
-            Mtime::AtLeast(time) => attr.mtime >= time,
-            Mtime::Any => true,
-        };
-        attr.kind == self.kind
-            && self.is_same_file(attr) != Some(false)
-            && same(self.perm, attr.perm & COMPARED_PERM)
-            && same(self.uid, attr.uid)
-            && same(self.gid, attr.gid)
-            && (self.min_size..=self.max_size).contains(&attr.size)
-            && time
+        self.difference(attr).is_none()
     }
 
-    /// Describes for the log in what `attr` differs.
-    pub(crate) fn difference(&self, attr: &Attr) -> String {
+    /// In what `attr` differs, for the log; `None` if these may be the attributes of the file.
+    pub(crate) fn difference(&self, attr: &Attr) -> Option<String> {
         let differs =
             |expected: Option<u32>, actual: u32| expected.filter(|expected| *expected != actual);
         if attr.kind != self.kind {
-            return format!("it is a {:?}, not a {:?}", attr.kind, self.kind);
+            return Some(format!("it is a {:?}, not a {:?}", attr.kind, self.kind));
         }
         if self.is_same_file(attr) == Some(false) {
-            return "it is another file".to_owned();
+            return Some("it is another file".to_owned());
         }
         if let Some(perm) = differs(self.perm, attr.perm & COMPARED_PERM) {
-            return format!("its mode is {:o}, not {perm:o}", attr.perm & COMPARED_PERM);
+            return Some(format!("its mode is {:o}, not {perm:o}", attr.perm & COMPARED_PERM));
         }
         if let Some(uid) = differs(self.uid, attr.uid) {
-            return format!("its owner is {}, not {uid}", attr.uid);
+            return Some(format!("its owner is {}, not {uid}", attr.uid));
         }
         if let Some(gid) = differs(self.gid, attr.gid) {
-            return format!("its group is {}, not {gid}", attr.gid);
+            return Some(format!("its group is {}, not {gid}", attr.gid));
         }
         if !(self.min_size..=self.max_size).contains(&attr.size) {
             let ExpectedAttrs { min_size, max_size, .. } = self;
-            return match self.size() {
+            return Some(match self.size() {
                 Some(size) => format!("it has {} bytes, not {size}", attr.size),
                 None => format!("it has {} bytes, not {min_size} to {max_size}", attr.size),
-            };
+            });
         }
         match self.mtime {
             Mtime::Exactly(time) if time != attr.mtime => {
-                format!("it was changed at {}, not at {}", attr.mtime.secs, time.secs)
+                Some(format!("it was changed at {}, not at {}", attr.mtime.secs, time.secs))
             }
             Mtime::AtLeast(time) if attr.mtime < time => {
-                format!("it was changed at {}, before {}", attr.mtime.secs, time.secs)
+                Some(format!("it was changed at {}, before {}", attr.mtime.secs, time.secs))
             }
-            _ => "it is the same again".to_owned(),
+            _ => None,
         }
     }
 
@@ -321,8 +308,9 @@ mod tests {
         {
             assert_eq!(expected.matches(&attr(size, secs)), explained, "{size} {secs}");
         }
-        assert_eq!(expected.difference(&attr(19, 100)), "it has 19 bytes, not 20 to 30");
-        assert_eq!(expected.difference(&attr(20, 99)), "it was changed at 99, before 100");
+        let difference = |seen| expected.difference(&seen).unwrap();
+        assert_eq!(difference(attr(19, 100)), "it has 19 bytes, not 20 to 30");
+        assert_eq!(difference(attr(20, 99)), "it was changed at 99, before 100");
         expected.appended(5, &past);
         assert!(expected.matches(&attr(25, 100)) && expected.matches(&attr(35, 100)));
         assert!(!expected.matches(&attr(24, 100)) && !expected.matches(&attr(36, 100)));

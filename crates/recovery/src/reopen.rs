@@ -365,6 +365,7 @@ async fn open_by_path<'a>(
                     Ok(true) => {}
                     Ok(false) => {
                         let difference = file.expected().difference(&opened.attr);
+                        let difference = difference.as_deref().unwrap_or("it is the same again");
                         return Found::Different(format!("changed on the server ({difference})"));
                     }
                     Err(errno) => return Found::Failed(stale_as_loss(errno)),
