@@ -11,8 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use sftp::codec::FallocateMode;
-use sftp::{Call, FileAttrs};
+use sftp::Call;
 
 use crate::flow_control::directions::Directions;
 use crate::flow_control::{FlowControl, Permit, Slots};
@@ -75,10 +74,10 @@ impl Request for Write {
     }
 }
 
-/// FSETSTAT.
-pub(crate) struct SetAttrs(pub(crate) FileAttrs);
+/// A change without content, such as FSETSTAT.
+pub(crate) struct Change<F>(pub(crate) F);
 
-impl Request for SetAttrs {
+impl<F: FnMut(&OpenHandle) -> Call<()> + Unpin> Request for Change<F> {
     type Answer = ();
     const CHANGES: bool = true;
 
@@ -87,49 +86,7 @@ impl Request for SetAttrs {
     }
 
     fn call(&mut self, open: &OpenHandle) -> Call<()> {
-        open.session.client.fsetstat(&open.handle, self.0)
-    }
-}
-
-/// `fallocate@sshoal`
-pub(crate) struct Fallocate {
-    pub(crate) mode: FallocateMode,
-    pub(crate) offset: u64,
-    pub(crate) len: u64,
-}
-
-impl Request for Fallocate {
-    type Answer = ();
-    const CHANGES: bool = true;
-
-    fn bytes(&self) -> u32 {
-        0
-    }
-
-    fn call(&mut self, open: &OpenHandle) -> Call<()> {
-        open.session.client.fallocate(&open.handle, self.mode, self.offset, self.len)
-    }
-}
-
-/// COPY_DATA from another handle of the same session.
-pub(crate) struct Copy {
-    pub(crate) from: Arc<OpenHandle>,
-    pub(crate) from_offset: u64,
-    pub(crate) to_offset: u64,
-    pub(crate) len: u64,
-}
-
-impl Request for Copy {
-    type Answer = ();
-    const CHANGES: bool = true;
-
-    fn bytes(&self) -> u32 {
-        0
-    }
-
-    fn call(&mut self, open: &OpenHandle) -> Call<()> {
-        let (from, to) = (&self.from.handle, &open.handle);
-        open.session.client.copy_data(from, self.from_offset, self.len, to, self.to_offset)
+        (self.0)(open)
     }
 }
 
@@ -334,6 +291,18 @@ pub(crate) async fn one<R: Request>(
         answer
     })
     .await
+}
+
+/// Sends a change without content through `open`, and waits for its reply.
+pub(crate) async fn change(
+    open: &Arc<OpenHandle>,
+    flow: &Directions,
+    ticket: Arc<Ticket>,
+    call: impl FnMut(&OpenHandle) -> Call<()> + Unpin,
+) -> sftp::Result<()> {
+    let route = Route::One(open.clone());
+    let request = ChunkRequest::new(Change(call), route, flow, Some(ticket.clone()));
+    one(Some(ticket), request).await.1
 }
 
 /// Waits for the ticket, sends `call`, and waits for the reply. Later operations on the same

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use base::{Errno, Fh, Result};
 use sftp::Extension;
 
-use crate::chunk_request::{ChunkRequest, Copy, Route};
+use crate::chunk_request::{Change, ChunkRequest, Route};
 use crate::handles::OpenHandle;
 use crate::host::Host;
 use crate::probe::Probe;
@@ -69,12 +69,10 @@ impl Host {
         let mut done = 0;
         while done < len {
             let part = CHUNK_BYTES.min(len - done);
-            let copy = Copy {
-                from: from.clone(),
-                from_offset: from_offset + done,
-                to_offset: to_offset + done,
-                len: part,
-            };
+            let (from, from_at, to_at) = (from.clone(), from_offset + done, to_offset + done);
+            let copy = Change(move |to: &OpenHandle| {
+                to.session.client.copy_data(&from.handle, from_at, part, &to.handle, to_at)
+            });
             let route = Route::One(to.clone());
             let request = ChunkRequest::new(copy, route, &self.pool.flow, Some(ticket.clone()));
             match copied(to, chunk_request::one(None, request).await.1).await {

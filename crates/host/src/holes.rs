@@ -4,8 +4,9 @@ use base::{Allocation, Errno, Fh, Result, Seek};
 use sftp::Extension;
 use sftp::codec::{FallocateMode, Whence};
 
-use crate::chunk_request::{self, ChunkRequest, Fallocate, Route};
+use crate::chunk_request;
 use crate::errno::from_handle;
+use crate::handles::OpenHandle;
 use crate::host::Host;
 use crate::range_lock::WHOLE_FILE;
 
@@ -28,11 +29,12 @@ impl Host {
             Allocation::Zero { keep_size } => (FallocateMode::ZERO_RANGE, keep_size),
         };
         let keep_size = if keep_size { FallocateMode::KEEP_SIZE } else { 0 };
-        let request = Fallocate { mode: FallocateMode(mode | keep_size), offset, len };
+        let mode = FallocateMode(mode | keep_size);
+        let call =
+            move |open: &OpenHandle| open.session.client.fallocate(&open.handle, mode, offset, len);
         let ticket = file.enter(WHOLE_FILE, true, Some(session.slot));
-        let route = Route::One(file.open.clone());
-        let request = ChunkRequest::new(request, route, &self.pool.flow, Some(ticket.clone()));
-        chunk_request::one(Some(ticket), request).await.1.map_err(|error| from_handle(&error))
+        let changed = chunk_request::change(&file.open, &self.pool.flow, ticket, call).await;
+        changed.map_err(|error| from_handle(&error))
     }
 
     pub(crate) async fn seek_file(&self, fh: Fh, offset: u64, what: Seek) -> Result<u64> {

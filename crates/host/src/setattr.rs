@@ -11,7 +11,6 @@ use base::{Attr, AttrChange, Errno, Fh, FileKind, RemotePath, Result, Timestamp}
 use sftp::codec::{ExactAttrs, ExactTime, Owner, Times};
 use sftp::{Extension, FileAttrs};
 
-use crate::chunk_request::{ChunkRequest, Route, SetAttrs};
 use crate::handles::OpenHandle;
 use crate::host::Host;
 use crate::open::is_failure;
@@ -98,10 +97,9 @@ impl Host {
             None
         };
         // The server applies the size first.
-        let request = SetAttrs(to_wire(&change, present.as_ref(), exact));
-        let route = Route::One(file.open.clone());
-        let request = ChunkRequest::new(request, route, &self.pool.flow, Some(ticket.clone()));
-        match chunk_request::one(Some(ticket), request).await.1 {
+        let attrs = to_wire(&change, present.as_ref(), exact);
+        let call = move |open: &OpenHandle| open.session.client.fsetstat(&open.handle, attrs);
+        match chunk_request::change(&file.open, &self.pool.flow, ticket, call).await {
             Ok(()) => Ok(()),
             Err(error) if error.bare_status() == Some(sftp::StatusCode::PERMISSION_DENIED) => {
                 Err(Errno::EPERM)
