@@ -23,7 +23,7 @@ impl Host {
     /// The file, if its session is alive. Otherwise waits for a connection and returns `ESTALE`: a
     /// new handle can be opened then.
     pub(crate) async fn live_file(&self, fh: Fh) -> Result<Arc<OpenFile>> {
-        self.live(self.handles.file(fh)?).await
+        self.live(self.handles.files.get(fh.0)?).await
     }
 
     async fn live(&self, file: Arc<OpenFile>) -> Result<Arc<OpenFile>> {
@@ -37,7 +37,7 @@ impl Host {
     /// Closes the file. If one of its handles may have written, returns the server's reply to
     /// CLOSE, which is sent right behind the requests through these handles.
     pub(crate) async fn finish_file(&self, fh: Fh) -> Result<()> {
-        let file = self.live(self.handles.remove_file(fh)?).await?;
+        let file = self.live(self.handles.files.remove(fh.0).ok_or(Errno::EBADF)?).await?;
         if !file.open_path.may_change() {
             // The last read in progress closes it; reads have no order.
             return Ok(());

@@ -6,9 +6,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use base::{Dh, Errno, Fh, Mutex, OpenFlags, RemotePath, RenameMode};
+use base::{Mutex, OpenFlags, RemotePath, RenameMode, Table};
 use sftp::{Call, RemoteHandle};
 
 use crate::flow_control::Slots;
@@ -97,12 +97,11 @@ impl OpenFile {
     }
 }
 
-struct Tables {
-    files: HashMap<u64, Arc<OpenFile>>,
-    dirs: HashMap<u64, Arc<Listing>>,
+#[derive(Default)]
+struct Paths {
     /// Paths with open handles. An entry that is referenced only here is stale.
-    paths: HashMap<RemotePath, Arc<OpenPath>>,
-    /// Number of entries at which stale ones are removed.
+    by_path: HashMap<RemotePath, Arc<OpenPath>>,
+    /// Number of entries at which stale ones are removed, if above [`FIRST_SWEEP`].
     sweep_at: usize,
 }
 
@@ -110,48 +109,36 @@ struct Tables {
 const FIRST_SWEEP: usize = 64;
 
 /// All handles of one host.
+#[derive(Default)]
 pub(crate) struct Handles {
-    tables: Mutex<Tables>,
-    next: AtomicU64,
+    pub(crate) files: Table<OpenFile>,
+    pub(crate) dirs: Table<Listing>,
+    paths: Mutex<Paths>,
     /// Held while two range locks are entered, so that two such operations cannot deadlock.
     two_locks: Mutex<()>,
 }
 
 impl Handles {
-    pub(crate) fn new() -> Handles {
-        let tables = Tables {
-            files: HashMap::new(),
-            dirs: HashMap::new(),
-            paths: HashMap::new(),
-            sweep_at: FIRST_SWEEP,
-        };
-        Handles { tables: Mutex::new(tables), next: AtomicU64::new(1), two_locks: Mutex::new(()) }
-    }
-
-    fn next_number(&self) -> u64 {
-        self.next.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// The shared state of all handles of `path`, for an open in progress.
     pub(crate) fn open_path(&self, path: &RemotePath) -> Arc<OpenPath> {
-        let mut tables = self.tables.lock();
-        if let Some(open_path) = tables.paths.get(path)
+        let mut paths = self.paths.lock();
+        if let Some(open_path) = paths.by_path.get(path)
             && Arc::strong_count(open_path) > 1
         {
             return open_path.clone();
         }
-        if tables.paths.len() >= tables.sweep_at {
-            tables.paths.retain(|_, open_path| Arc::strong_count(open_path) > 1);
-            tables.sweep_at = (2 * tables.paths.len()).max(FIRST_SWEEP);
+        if paths.by_path.len() >= paths.sweep_at.max(FIRST_SWEEP) {
+            paths.by_path.retain(|_, open_path| Arc::strong_count(open_path) > 1);
+            paths.sweep_at = 2 * paths.by_path.len();
         }
         let open_path = OpenPath::new(path);
-        tables.paths.insert(path.clone(), open_path.clone());
+        paths.by_path.insert(path.clone(), open_path.clone());
         open_path
     }
 
     /// Records that `path` leads to no file any more, or to another one.
     pub(crate) fn removed(&self, path: &RemotePath) {
-        if let Some(open_path) = self.tables.lock().paths.remove(path) {
+        if let Some(open_path) = self.paths.lock().by_path.remove(path) {
             open_path.rename(None);
         }
     }
@@ -165,7 +152,8 @@ impl Handles {
     /// Closes the striped handles on these sessions, but on those that it returns: there a file may
     /// have been written, and its close needs the server's answer.
     pub(crate) fn close_stripes_on(&self, slots: Slots) -> Slots {
-        let files: Vec<_> = self.tables.lock().files.values().cloned().collect();
+        let mut files = Vec::new();
+        self.files.each(|file| files.push(file.clone()));
         let written = files.iter().map(|file| file.stripes.written_on(slots).bits());
         let kept = Slots::from_bits(written.fold(0, |all, some| all | some));
         files.iter().for_each(|file| file.stripes.close_on(slots.difference(kept)));
@@ -174,12 +162,9 @@ impl Handles {
 
     /// Records that the path and everything below it has a new name.
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
-        let mut tables = self.tables.lock();
-        if tables.paths.is_empty() {
-            return;
-        }
-        let moved: Vec<_> = tables
-            .paths
+        let mut paths = self.paths.lock();
+        let moved: Vec<_> = paths
+            .by_path
             .extract_if(|path, _| path.is_within(from) || path.is_within(to))
             .filter_map(|(path, open_path)| {
                 let path = mode.moved(&path, from, to);
@@ -187,45 +172,14 @@ impl Handles {
                 Some((path?, open_path))
             })
             .collect();
-        tables.paths.extend(moved);
-    }
-
-    pub(crate) fn add_file(&self, file: OpenFile) -> Fh {
-        let number = self.next_number();
-        self.tables.lock().files.insert(number, Arc::new(file));
-        Fh(number)
-    }
-
-    pub(crate) fn file(&self, fh: Fh) -> Result<Arc<OpenFile>, Errno> {
-        self.tables.lock().files.get(&fh.0).cloned().ok_or(Errno::EBADF)
-    }
-
-    /// Removes the file from the table. It has to be dropped, and so closed, without holding the
-    /// lock.
-    pub(crate) fn remove_file(&self, fh: Fh) -> Result<Arc<OpenFile>, Errno> {
-        self.tables.lock().files.remove(&fh.0).ok_or(Errno::EBADF)
-    }
-
-    pub(crate) fn add_dir(&self, listing: Listing) -> Dh {
-        let number = self.next_number();
-        self.tables.lock().dirs.insert(number, Arc::new(listing));
-        Dh(number)
-    }
-
-    pub(crate) fn dir(&self, dh: Dh) -> Result<Arc<Listing>, Errno> {
-        self.tables.lock().dirs.get(&dh.0).cloned().ok_or(Errno::EBADF)
-    }
-
-    pub(crate) fn remove_dir(&self, dh: Dh) {
-        let listing = self.tables.lock().dirs.remove(&dh.0);
-        drop(listing);
+        paths.by_path.extend(moved);
     }
 
     /// Open handles on the session of a slot that count towards the server's limit.
     pub(crate) fn open_on(&self, slot: usize) -> usize {
-        let tables = self.tables.lock();
-        let files = tables.files.values().filter(|file| file.open.session.slot == slot).count();
-        let dirs = tables.dirs.values().filter(|listing| listing.slot() == slot).count();
-        files + dirs
+        let mut count = 0;
+        self.files.each(|file| count += usize::from(file.open.session.slot == slot));
+        self.dirs.each(|listing| count += usize::from(listing.slot() == slot));
+        count
     }
 }

@@ -40,7 +40,7 @@ impl Host {
     pub async fn connect(connector: Arc<dyn Connector>, config: Config) -> Result<Host, Error> {
         let (alive, host_alive) = watch::channel(());
         let pool = Pool::new(connector, config, host_alive.clone());
-        let handles = Arc::new(Handles::new());
+        let handles = Arc::<Handles>::default();
         tokio::spawn(scaling::run(Arc::downgrade(&pool), Arc::downgrade(&handles), host_alive));
         let lock_waiters = Semaphore::new(MAX_WAITING);
         let real_root = OnceLock::new();

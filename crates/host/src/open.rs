@@ -17,7 +17,7 @@
 
 use std::sync::Arc;
 
-use base::{Access, Attr, Create, Errno, FileKind, OpenFlags, Opened, RemotePath, Result};
+use base::{Access, Attr, Create, Errno, Fh, FileKind, OpenFlags, Opened, RemotePath, Result};
 use sftp::{Call, FileAttrs, RemoteHandle, StatusCode};
 
 use crate::handles::{OpenFile, OpenHandle};
@@ -45,7 +45,7 @@ impl Host {
                 Creation::Exists(_) => return Err(Errno::EEXIST),
             },
         };
-        let fh = self.handles.add_file(OpenFile::new(open, open_path, flags));
+        let fh = Fh(self.handles.files.add(OpenFile::new(open, open_path, flags)));
         Ok(Opened { fh, attr })
     }
 

@@ -23,11 +23,11 @@ impl Remote for Host {
     }
 
     async fn opendir(&self, path: &RemotePath) -> Result<Dh> {
-        Ok(self.handles.add_dir(self.open_dir(path).await?))
+        Ok(Dh(self.handles.dirs.add(self.open_dir(path).await?)))
     }
 
     async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
-        let listing = self.handles.dir(dh)?;
+        let listing = self.handles.dirs.get(dh.0)?;
         if !listing.session().is_alive() {
             self.metadata().await?;
             return Err(Errno::ESTALE);
@@ -36,7 +36,7 @@ impl Remote for Host {
     }
 
     fn closedir(&self, dh: Dh) {
-        self.handles.remove_dir(dh);
+        self.handles.dirs.remove(dh.0);
     }
 
     async fn open(&self, path: &RemotePath, flags: OpenFlags) -> Result<Opened> {
@@ -64,7 +64,7 @@ impl Remote for Host {
     }
 
     fn close(&self, fh: Fh) {
-        drop(self.handles.remove_file(fh));
+        self.handles.files.remove(fh.0);
     }
 
     async fn finish(&self, fh: Fh) -> Result<()> {
