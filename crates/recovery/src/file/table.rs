@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use base::{
     AttrChange, Create, Errno, Fh, Mutex, OpenFlags, OpenGuard, Opened, Remote, RemotePath,
-    RenameMode, Result,
+    RenameMode, Result, Table,
 };
 
 use super::identity::OpenSnapshot;
@@ -21,18 +21,18 @@ use crate::reopen;
 /// Number of paths at which dead entries are first swept.
 const FIRST_SWEEP: usize = 64;
 
-struct Tables {
-    next: u64,
-    handles: HashMap<u64, Arc<Handle>>,
+#[derive(Default)]
+struct Paths {
     /// May contain dead entries, whose file was dropped.
     by_path: HashMap<RemotePath, Weak<OpenFile>>,
-    /// Number of paths at which dead entries are swept.
+    /// Number of paths at which dead entries are swept, if above [`FIRST_SWEEP`].
     sweep_at: usize,
 }
 
 /// See the [module](self).
 pub(crate) struct OpenFiles {
-    table: Mutex<Tables>,
+    handles: Table<Handle>,
+    paths: Mutex<Paths>,
     inner: Arc<dyn Remote>,
     core: Weak<Core>,
 }
@@ -56,11 +56,11 @@ impl PendingOpen {
     }
 }
 
-impl Tables {
+impl Paths {
     fn insert(&mut self, path: &RemotePath, file: &Arc<OpenFile>) {
-        if self.by_path.len() >= self.sweep_at {
+        if self.by_path.len() >= self.sweep_at.max(FIRST_SWEEP) {
             self.by_path.retain(|_, file| file.strong_count() > 0);
-            self.sweep_at = (2 * self.by_path.len()).max(FIRST_SWEEP);
+            self.sweep_at = 2 * self.by_path.len();
         }
         self.by_path.insert(path.clone(), Arc::downgrade(file));
     }
@@ -68,28 +68,22 @@ impl Tables {
 
 impl OpenFiles {
     pub(crate) fn new(inner: Arc<dyn Remote>, core: Weak<Core>) -> OpenFiles {
-        let table = Tables {
-            next: 1,
-            handles: HashMap::new(),
-            by_path: HashMap::new(),
-            sweep_at: FIRST_SWEEP,
-        };
-        OpenFiles { table: Mutex::new(table), inner, core }
+        OpenFiles { handles: Table::default(), paths: Mutex::default(), inner, core }
     }
 
     pub(crate) fn handle(&self, fh: Fh) -> Result<Arc<Handle>> {
-        self.table.lock().handles.get(&fh.0).cloned().ok_or(Errno::EBADF)
+        self.handles.get(fh.0)
     }
 
     /// The file that is open at this path, if its attributes are known. Not one that is dead: the
     /// path leads to another file.
     pub(crate) fn get(&self, path: &RemotePath) -> Option<Arc<OpenFile>> {
-        let file = self.table.lock().by_path.get(path)?.upgrade();
+        let file = self.paths.lock().by_path.get(path)?.upgrade();
         file.filter(|file| !file.is_dead() && file.lock().has_attrs)
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<OpenFile>> {
-        self.table.lock().by_path.values().filter_map(Weak::upgrade).collect()
+        self.paths.lock().by_path.values().filter_map(Weak::upgrade).collect()
     }
 
     /// Called before `path` is opened. From now on the file is in the table, so that another open,
@@ -121,15 +115,15 @@ impl OpenFiles {
     /// The file at `path`, added to the table if there is none. It replaces one that is dead, which
     /// its descriptors keep.
     pub(crate) fn get_or_new(&self, path: &RemotePath) -> Arc<OpenFile> {
-        let mut table = self.table.lock();
-        let known = table.by_path.get(path).and_then(Weak::upgrade);
+        let mut paths = self.paths.lock();
+        let known = paths.by_path.get(path).and_then(Weak::upgrade);
         if let Some(file) = known.as_ref().filter(|file| !file.is_dead()) {
             return file.clone();
         }
         let file = OpenFile::new(path.clone(), self.core.clone());
-        table.insert(path, &file);
+        paths.insert(path, &file);
         // `known` is dropped without the lock: it may be the last reference.
-        drop(table);
+        drop(paths);
         file
     }
 
@@ -165,24 +159,18 @@ impl OpenFiles {
         if reopen::check_unstable(core, &file, path).await.is_err() {
             file.mark_lost(epoch);
         }
-        let mut table = self.table.lock();
-        let number = table.next;
-        table.next += 1;
+        let number = self.handles.number();
         let handle = Arc::new(Handle::new(number, file, flags, self.inner.clone()));
-        {
-            let mut state = handle.file.lock();
-            let weak = Arc::downgrade(&handle);
-            let inner = InnerHandle {
-                handle: weak,
-                fh: guard.take(),
-                epoch,
-                closed: false,
-                refused: None,
-                had_locks: false,
-            };
-            state.inner_handles.insert(number, inner);
-        }
-        table.handles.insert(number, handle);
+        let inner = InnerHandle {
+            handle: Arc::downgrade(&handle),
+            fh: guard.take(),
+            epoch,
+            closed: false,
+            refused: None,
+            had_locks: false,
+        };
+        handle.file.lock().inner_handles.insert(number, inner);
+        self.handles.insert(number, handle);
         Fh(number)
     }
 
@@ -223,13 +211,13 @@ impl OpenFiles {
         {
             return other;
         }
-        let mut table = self.table.lock();
+        let mut paths = self.paths.lock();
         let new = OpenFile::new(path.clone(), self.core.clone());
         new.lock().first_observed(&opened.attr, true);
         new.lock().pending_path = moved.filter(|_| !is_new);
-        let replaced = table.by_path.get(path).and_then(Weak::upgrade);
-        table.insert(path, &new);
-        drop(table);
+        let replaced = paths.by_path.get(path).and_then(Weak::upgrade);
+        paths.insert(path, &new);
+        drop(paths);
         if let Some(replaced) = replaced.filter(|replaced| !Arc::ptr_eq(replaced, &new)) {
             replaced.mark_replaced();
         }
@@ -243,12 +231,12 @@ impl OpenFiles {
 
     /// Removes a handle from the table; its inner handle is closed after its last use.
     pub(crate) fn take(&self, fh: Fh) -> Result<Arc<Handle>> {
-        self.table.lock().handles.remove(&fh.0).ok_or(Errno::EBADF)
+        self.handles.remove(fh.0).ok_or(Errno::EBADF)
     }
 
     /// The path was removed, or leads to another file.
     pub(crate) fn removed(&self, path: &RemotePath) {
-        let file = self.table.lock().by_path.remove(path);
+        let file = self.paths.lock().by_path.remove(path);
         if let Some(file) = file.and_then(|file| file.upgrade()) {
             file.mark_removed();
         }
@@ -256,7 +244,7 @@ impl OpenFiles {
 
     /// The file is open at this path, which it had at this version of its path.
     pub(crate) fn found(&self, file: &Arc<OpenFile>, path: &RemotePath, path_version: u64) {
-        let mut table = self.table.lock();
+        let mut paths = self.paths.lock();
         let mut state = file.lock();
         // Unless it was renamed since.
         if state.path_version != path_version {
@@ -270,19 +258,19 @@ impl OpenFiles {
         };
         // Another client has renamed it.
         let this = Arc::downgrade(file);
-        if table.by_path.get(&old_path).is_some_and(|known| known.ptr_eq(&this))
-            && table.by_path.get(path).is_none_or(|known| known.strong_count() == 0)
+        if paths.by_path.get(&old_path).is_some_and(|known| known.ptr_eq(&this))
+            && paths.by_path.get(path).is_none_or(|known| known.strong_count() == 0)
         {
-            table.by_path.remove(&old_path);
-            table.insert(path, file);
+            paths.by_path.remove(&old_path);
+            paths.insert(path, file);
         }
     }
 
     /// A rename of `from`, and of all paths below it, is about to be sent.
     pub(crate) fn begin_rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
         let moved: Vec<_> = {
-            let table = self.table.lock();
-            let moved = table
+            let paths = self.paths.lock();
+            let moved = paths
                 .by_path
                 .iter()
                 .filter_map(|(path, file)| Some((mode.moved(path, from, to)?, file.upgrade()?)));
@@ -308,11 +296,11 @@ impl OpenFiles {
     pub(crate) fn finish_rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
         let mut replaced = Vec::new();
         {
-            let mut table = self.table.lock();
-            if table.by_path.is_empty() || from == to {
+            let mut paths = self.paths.lock();
+            if paths.by_path.is_empty() || from == to {
                 return;
             }
-            let touched: Vec<_> = table
+            let touched: Vec<_> = paths
                 .by_path
                 .extract_if(|path, _| {
                     path.moved(from, to).is_some() || path.moved(to, from).is_some()
@@ -325,8 +313,8 @@ impl OpenFiles {
                         let mut state = file.lock();
                         state.set_path(path.clone());
                         drop(state);
-                        table.by_path.insert(path, weak);
-                        // Dropped without the lock of the table: it may be the last reference.
+                        paths.by_path.insert(path, weak);
+                        // Dropped without the lock of the paths: it may be the last reference.
                         replaced.push((false, file));
                     }
                     None => replaced.push((true, file)),
