@@ -17,6 +17,7 @@ pub mod printable;
 pub mod processor;
 pub mod remote;
 pub mod shell;
+pub mod small_set;
 pub mod table;
 pub mod task;
 pub mod watch;
@@ -32,5 +33,6 @@ pub use remote::{
     Access, Allocation, Create, Data, Dh, DigestEffort, DigestKind, DirEntry, Fh, Location,
     OpenFlags, Opened, Remote, RenameMode, Seek, SetXattr, Window,
 };
+pub use small_set::SmallSet;
 pub use table::Table;
 pub use watch::{Changes, Event, WatchId, WatchedChange, Watches};

@@ -114,7 +114,7 @@ impl Route {
             Route::One(open) => Slots::of(open.session.slot),
             Route::Many(all) => {
                 let live = all.iter().filter(|open| open.session.is_alive());
-                let live = live.fold(Slots::default(), |it, open| it.with(open.session.slot));
+                let live: Slots = live.map(|open| open.session.slot).collect();
                 if live.is_empty() { Slots::of(all[0].session.slot) } else { live }
             }
         }

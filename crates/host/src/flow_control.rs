@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use base::Mutex;
+use base::{Mutex, SmallSet};
 use tokio::sync::Notify;
 
 /// Window of a session with a short round trip, in bytes (measured: 1 MiB gives full throughput, 2
@@ -30,53 +30,10 @@ pub(crate) const MAX_WINDOW_BYTES: u64 = 2 << 20;
 pub(crate) const MAX_DIRECT_WINDOW_BYTES: u64 = 4 << 20;
 
 /// A set of sessions, by their slots in the pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Slots(u64);
+pub(crate) type Slots = SmallSet;
 
 /// Maximum number of sessions, so that a set of them fits into one integer.
-pub(crate) const MAX_SLOTS: usize = u64::BITS as usize;
-
-impl Slots {
-    pub(crate) fn from_bits(bits: u64) -> Slots {
-        Slots(bits)
-    }
-
-    pub(crate) fn bits(self) -> u64 {
-        self.0
-    }
-
-    pub(crate) fn of(slot: usize) -> Slots {
-        Slots(1 << slot)
-    }
-
-    pub(crate) fn with(self, slot: usize) -> Slots {
-        Slots(self.0 | 1 << slot)
-    }
-
-    pub(crate) fn contains(self, slot: usize) -> bool {
-        self.0 & (1 << slot) != 0
-    }
-
-    pub(crate) fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    pub(crate) fn len(self) -> usize {
-        self.0.count_ones() as usize
-    }
-
-    pub(crate) fn intersection(self, other: Slots) -> Slots {
-        Slots(self.0 & other.0)
-    }
-
-    pub(crate) fn difference(self, other: Slots) -> Slots {
-        Slots(self.0 & !other.0)
-    }
-
-    pub(crate) fn iter(self) -> impl Iterator<Item = usize> {
-        (0..MAX_SLOTS).filter(move |slot| self.contains(*slot))
-    }
-}
+pub(crate) const MAX_SLOTS: usize = Slots::LIMIT;
 
 /// What all sessions transferred since the last measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -180,7 +137,7 @@ impl FlowControl {
             let session = &state.sessions[*slot];
             session.bytes == 0 && session.used.elapsed() >= limit
         };
-        slots.iter().filter(is_idle).fold(Slots::default(), Slots::with)
+        slots.iter().filter(is_idle).collect()
     }
 
     /// Records that this session has just been opened.
@@ -305,7 +262,7 @@ impl State {
             if is_first && self.waits_for_total_limit(waiter) {
                 return None;
             }
-            before = Slots::from_bits(before.bits() | waiter.slots.bits());
+            before = before.union(waiter.slots);
         }
         None
     }

@@ -154,8 +154,8 @@ impl Handles {
     pub(crate) fn close_stripes_on(&self, slots: Slots) -> Slots {
         let mut files = Vec::new();
         self.files.each(|file| files.push(file.clone()));
-        let written = files.iter().map(|file| file.stripes.written_on(slots).bits());
-        let kept = Slots::from_bits(written.fold(0, |all, some| all | some));
+        let written = files.iter().map(|file| file.stripes.written_on(slots));
+        let kept = written.fold(Slots::default(), Slots::union);
         files.iter().for_each(|file| file.stripes.close_on(slots.difference(kept)));
         kept
     }

@@ -238,8 +238,8 @@ impl Pool {
 
     /// Removes lost sessions from those that carry content.
     pub(crate) fn deactivate_lost(&self) {
-        let live = self.active().iter().filter(|slot| self.live(*slot).is_some());
-        self.set_active(live.fold(Slots::default(), Slots::with));
+        let active = self.active().iter();
+        self.set_active(active.filter(|slot| self.live(*slot).is_some()).collect());
     }
 
     /// Whether the server may have operations beyond those of OpenSSH's server: the last first

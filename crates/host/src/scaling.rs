@@ -164,8 +164,7 @@ impl Scaling {
             Advice::Keep => {}
             Advice::Open(number) => self.opening = Some(open(&pool, number)),
             Advice::Use(number) => {
-                let kept = pool.active().iter().take(number);
-                pool.set_active(kept.fold(Slots::default(), Slots::with));
+                pool.set_active(pool.active().iter().take(number).collect());
                 tracing::debug!(number, "more sessions do not improve throughput");
             }
         }
@@ -194,7 +193,7 @@ impl Scaling {
         for slot in opened.iter() {
             pool.flow.note_opened(slot);
         }
-        pool.set_active(Slots::from_bits(pool.active().bits() | opened.bits()));
+        pool.set_active(pool.active().union(opened));
         let now = Instant::now();
         self.tuner.joined(opened.len(), pool.round_trip().unwrap_or_default(), now);
         self.suggest(&pool, now);
@@ -221,13 +220,10 @@ impl Scaling {
         if self.opening.is_some() {
             return;
         }
-        let all = |slots: std::ops::Range<usize>| slots.fold(Slots::default(), Slots::with);
-        let excess = all(pool.max_sessions()..MAX_SLOTS);
-        let candidates = all(MIN_SESSIONS..MAX_SLOTS);
-        let idle = pool.flow.idle_for(candidates, pool.config.idle_limit);
-        let idle = Slots::from_bits(idle.bits() | excess.bits());
-        let idle = idle.iter().filter(|slot| pool.live(*slot).is_some());
-        let mut idle = idle.fold(Slots::default(), Slots::with);
+        let excess = (pool.max_sessions()..MAX_SLOTS).collect();
+        let candidates = (MIN_SESSIONS..MAX_SLOTS).collect();
+        let idle = pool.flow.idle_for(candidates, pool.config.idle_limit).union(excess);
+        let mut idle: Slots = idle.iter().filter(|slot| pool.live(*slot).is_some()).collect();
         pool.set_active(pool.active().difference(idle));
         if let Some(handles) = self.handles.upgrade() {
             idle = idle.difference(handles.close_stripes_on(idle));
@@ -264,7 +260,7 @@ pub(crate) fn suggested(sessions: usize, window_bytes: u64) -> u64 {
 /// Opens this number of sessions, all at once. Sessions that were deactivated but not closed are
 /// used first and count as opened.
 fn open(pool: &Arc<Pool>, number: usize) -> oneshot::Receiver<Slots> {
-    let all = (1..pool.max_sessions()).fold(Slots::default(), Slots::with);
+    let all: Slots = (1..pool.max_sessions()).collect();
     let chosen = all.difference(pool.active());
     let attempts: Vec<_> = chosen
         .iter()

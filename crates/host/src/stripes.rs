@@ -111,16 +111,15 @@ impl Stripes {
             .stripes
             .iter()
             .filter(|stripe| stripe.verified_for_writes || !verified_for_writes);
-        let good =
-            good.fold(state.attempting, |slots, stripe| slots.with(stripe.open.session.slot));
-        let begun = active.difference(good);
-        state.attempting = Slots::from_bits(state.attempting.bits() | begun.bits());
+        let good = good.map(|stripe| stripe.open.session.slot).collect();
+        let begun = active.difference(state.attempting).difference(good);
+        state.attempting = state.attempting.union(begun);
         begun
     }
 
     fn end_attempt(&self, slot: usize, stripe: Option<Stripe>) {
         let mut state = self.state.lock();
-        state.attempting = state.attempting.difference(Slots::of(slot));
+        state.attempting = state.attempting.without(slot);
         match stripe {
             Some(stripe) => {
                 state.stripes.retain(|old| old.open.session.slot != slot);
@@ -152,7 +151,7 @@ impl Stripes {
         let state = self.state.lock();
         let written = state.stripes.iter().filter(|stripe| stripe.verified_for_writes);
         let on = written.map(|stripe| stripe.open.session.slot);
-        on.filter(|slot| slots.contains(*slot)).fold(Slots::default(), Slots::with)
+        on.filter(|slot| slots.contains(*slot)).collect()
     }
 
     /// Closes the handles on these sessions.

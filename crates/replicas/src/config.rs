@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::Remote;
+use base::{Remote, SmallSet};
 
 /// A host that serves the directory.
 #[derive(Clone)]
@@ -53,7 +53,7 @@ impl Default for Config {
 }
 
 /// Bound on the gateways of a pool, so that a set of them fits into an integer.
-pub const MAX_GATEWAYS: usize = u64::BITS as usize;
+pub const MAX_GATEWAYS: usize = SmallSet::LIMIT;
 
 /// Why a pool cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

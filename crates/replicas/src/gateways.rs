@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use base::{Errno, Remote, RemotePath, Result, Window};
+use base::{Errno, Remote, RemotePath, Result, SmallSet, Window};
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout_at};
 
@@ -35,28 +35,7 @@ const MAX_WINDOW_BYTES: u64 = 64 << 20;
 pub(crate) type RemoteFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 /// A set of gateways.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct GatewaySet(u64);
-
-const _: () = assert!(MAX_GATEWAYS == u64::BITS as usize);
-
-impl GatewaySet {
-    pub(crate) fn has(self, index: usize) -> bool {
-        self.0 & (1 << index) != 0
-    }
-
-    pub(crate) fn with(self, index: usize) -> GatewaySet {
-        GatewaySet(self.0 | 1 << index)
-    }
-
-    pub(crate) fn without(self, index: usize) -> GatewaySet {
-        GatewaySet(self.0 & !(1 << index))
-    }
-
-    pub(crate) fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-}
+pub(crate) type GatewaySet = SmallSet;
 
 /// The gateway that a request is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +137,7 @@ impl Gateways {
     ) -> Option<&Arc<Member>> {
         match target {
             Target::Only(index) => {
-                return (!tried.has(index)).then(|| &self.members[index]);
+                return (!tried.contains(index)).then(|| &self.members[index]);
             }
             Target::PreferWaiting(index)
                 if self.members[index].left_out_within(RECONNECT_GRACE) =>
@@ -169,7 +148,7 @@ impl Gateways {
             Target::Any | Target::Prefer(_) | Target::PreferWaiting(_) => {}
         }
         if let Target::Prefer(index) | Target::PreferWaiting(index) = target
-            && !tried.has(index)
+            && !tried.contains(index)
             && self.members[index].is_usable()
         {
             return Some(&self.members[index]);
@@ -200,7 +179,9 @@ impl Gateways {
     /// Chooses by the mode, among the usable gateways not in `not`.
     pub(crate) fn choose(&self, path: &RemotePath, not: GatewaySet) -> Option<&Arc<Member>> {
         let free = || {
-            self.members.iter().filter(move |member| member.is_usable() && !not.has(member.index))
+            self.members
+                .iter()
+                .filter(move |member| member.is_usable() && !not.contains(member.index))
         };
         match self.mode {
             Mode::Failover => free().find(|member| member.has_room()).or_else(|| free().next()),
@@ -215,8 +196,9 @@ impl Gateways {
     /// Which of these gateways would transfer `len` more bytes first.
     pub(crate) fn fastest_for(&self, len: u32, among: GatewaySet) -> Option<usize> {
         let now = Instant::now();
-        let among =
-            || self.members.iter().filter(|member| among.has(member.index) && member.is_usable());
+        let among = || {
+            self.members.iter().filter(|member| among.contains(member.index) && member.is_usable())
+        };
         // One that was not measured is assumed to be as fast as the best, so that it gets measured.
         let usual = among().filter_map(|member| member.byte_time_ps(now)).min().unwrap_or(1);
         let cost = |member: &Arc<Member>| u128::from(member.estimate_ns(len, now, usual));

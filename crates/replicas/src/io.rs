@@ -28,7 +28,7 @@ impl Replicas {
             let primary = open_path.claim_primary(member.index, |primary| {
                 self.must_stay(primary, open_path.has_writers())
             });
-            if tried.has(primary) {
+            if tried.contains(primary) {
                 return Err(failed);
             }
             tried = tried.with(primary);
@@ -84,7 +84,7 @@ impl Replicas {
             let member = &*handle.member;
             let may_move = file.may_move();
             let is_primary = file.is_primary(&handle);
-            if !(is_primary && member.is_usable()) && may_move && !tried.has(member.index) {
+            if !(is_primary && member.is_usable()) && may_move && !tried.contains(member.index) {
                 tried = tried.with(member.index);
                 if self.move_primary(file, &handle, tried).await {
                     continue;
@@ -95,7 +95,7 @@ impl Replicas {
                 Err(errno) if is_loss(errno) || errno == Errno::ESTALE => errno,
                 answer => return answer.map(|answer| (handle, answer)),
             };
-            if tried.has(member.index) || !file.may_move() {
+            if tried.contains(member.index) || !file.may_move() {
                 return Err(failed);
             }
             tried = tried.with(member.index);
@@ -158,13 +158,15 @@ impl Replicas {
         if !Arc::ptr_eq(&file.primary(), old) {
             return true;
         }
-        if let Some(stripe) = file.any_stripe().filter(|stripe| !tried.has(stripe.member.index)) {
+        if let Some(stripe) =
+            file.any_stripe().filter(|stripe| !tried.contains(stripe.member.index))
+        {
             file.move_to(stripe);
             return true;
         }
         let Some(name) = file.open_path.name() else { return false };
         while file.may_move() {
-            let primary = file.open_path.primary().filter(|primary| !tried.has(*primary));
+            let primary = file.open_path.primary().filter(|primary| !tried.contains(*primary));
             let primary = primary.map(|primary| &self.gateways.members[primary]);
             let primary = primary.filter(|primary| primary.is_usable());
             let Some(member) = primary.or_else(|| self.gateways.choose(&name, tried)) else {

@@ -146,10 +146,8 @@ impl Replicas {
         tried: GatewaySet,
     ) -> Option<&Arc<Member>> {
         let changed = self.recent.gateways_of(paths.iter().map(|(path, _)| *path));
-        let members = self.gateways.members.iter();
-        members
-            .filter(|member| changed.has(member.index) && !tried.has(member.index))
-            .find(|member| member.is_usable())
+        let others = changed.difference(tried).iter();
+        others.map(|index| &self.gateways.members[index]).find(|member| member.is_usable())
     }
 
     /// Whether a name that this change needs may exist, though the gateways in `tried` do not find
@@ -162,10 +160,7 @@ impl Replicas {
         let is_rejected = |path: &RemotePath, gateway| {
             self.reject_stale(path, gateway, Err::<(), _>(Errno::ENOENT)) != Err(Errno::ENOENT)
         };
-        needed.any(|path| {
-            let mut gateways = (0..self.gateways.members.len()).filter(|it| tried.has(*it));
-            gateways.all(|gateway| is_rejected(&path, gateway))
-        })
+        needed.any(|path| tried.iter().all(|gateway| is_rejected(&path, gateway)))
     }
 
     async fn change_through(

@@ -107,7 +107,7 @@ impl Stripes {
         let mut state = self.state.lock();
         let pauses = state.retry_at.is_some_and(|at| Instant::now() < at);
         let is_there = state.stripes.iter().any(|stripe| stripe.handle.member.index == gateway);
-        if pauses || is_there || state.failures >= ATTEMPTS || state.attempting.has(gateway) {
+        if pauses || is_there || state.failures >= ATTEMPTS || state.attempting.contains(gateway) {
             return false;
         }
         state.attempting = state.attempting.with(gateway);
@@ -207,9 +207,8 @@ impl File {
         if self.stripes.is_check_due() {
             tokio::spawn(recheck(context.clone(), Arc::downgrade(self)));
         }
-        let members = stripes.iter().map(|stripe| stripe.member.index);
-        let among = members.fold(GatewaySet::default().with(primary), GatewaySet::with);
-        let chosen = gateways.fastest_for(len, among)?;
+        let among: GatewaySet = stripes.iter().map(|stripe| stripe.member.index).collect();
+        let chosen = gateways.fastest_for(len, among.with(primary))?;
         stripes.into_iter().find(|stripe| stripe.member.index == chosen)
     }
 

@@ -16,7 +16,7 @@ use crate::handles::BranchFile;
 use crate::lookup;
 use crate::policy::CreatePolicy;
 use crate::tree::Tree;
-use crate::view::{View, in_set};
+use crate::view::View;
 
 /// Attempts of an open that finds the file but gets `ENOENT` on opening it. A process that keeps
 /// replacing the file by removing it first makes the open fail.
@@ -176,7 +176,7 @@ async fn create_target<'t>(
 ) -> Result<(&'t Arc<TreeBranch>, RemotePath)> {
     let slot = choose(tree, components, view, policy).await?;
     let branch = tree.branch(slot);
-    if !in_set(view.parents, slot) {
+    if !view.parents.contains(slot) {
         create_parents(tree, components, branch).await?;
     }
     Ok((branch, branch.subpath(components.path())))
@@ -192,10 +192,10 @@ async fn choose(
     let for_new = tree.covering(components.path()).map(|(slot, branch)| (slot, branch.mode()));
     let for_new = for_new.filter(|(_, mode)| *mode == Mode::Rw).map(|(slot, _)| slot);
     let (unreachable, reachable): (Vec<usize>, Vec<usize>) =
-        for_new.partition(|slot| in_set(view.left_out, *slot));
+        for_new.partition(|slot| view.left_out.contains(*slot));
     let fitting = if policy.needs_parent() { view.parents } else { view.possible };
     let eligible: Vec<usize> =
-        reachable.into_iter().filter(|slot| in_set(fitting, *slot)).collect();
+        reachable.into_iter().filter(|slot| fitting.contains(*slot)).collect();
     if eligible.is_empty() {
         // An unreachable branch could have been the one.
         return Err(if unreachable.is_empty() { Errno::EROFS } else { Errno::EHOSTDOWN });
@@ -222,7 +222,7 @@ async fn most_free(
 ) -> Result<usize> {
     let calls = eligible.iter().map(async |slot| {
         let branch = tree.branch(*slot);
-        let at = if in_set(view.parents, *slot) {
+        let at = if view.parents.contains(*slot) {
             components.subpath(branch.depth, components.parent_depth())
         } else {
             RemotePath::root()

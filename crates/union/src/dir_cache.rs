@@ -14,7 +14,7 @@
 
 use std::collections::HashMap;
 
-use base::{Mutex, Name, RemotePath};
+use base::{Mutex, Name, RemotePath, SmallSet};
 
 use crate::components::Components;
 
@@ -22,8 +22,8 @@ use crate::components::Components;
 /// requests for directories again; the memory is some 2 MiB.
 const MAX_DIRECTORIES: usize = 8_192;
 
-/// A set of branches, one bit for each slot in the order of search.
-pub(crate) type SlotSet = u64;
+/// A set of branches, by their slots in the order of search.
+pub(crate) type SlotSet = SmallSet;
 
 /// The cached state of one path.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,8 +76,8 @@ impl Generations {
 
     fn put(&mut self, path: &[u8], update: CachedDir) {
         let mut seen = self.get(path).unwrap_or_default();
-        seen.queried |= update.queried;
-        seen.present = (seen.present & !update.queried) | update.present;
+        seen.queried = seen.queried.union(update.queried);
+        seen.present = seen.present.difference(update.queried).union(update.present);
         if self.young.len() >= MAX_DIRECTORIES {
             self.old = std::mem::take(&mut self.young);
         }
@@ -100,20 +100,19 @@ impl DirCache {
         let generation = state.generation;
         drop(state);
         let route = |(slot, place_depth): (usize, usize)| {
-            let bit = 1 << slot;
             let mut trusted = place_depth.min(components.parent_depth());
             let mut missing = false;
             while trusted < trust {
                 match seen[trusted] {
-                    Some(seen) if seen.present & bit != 0 => trusted += 1,
+                    Some(seen) if seen.present.contains(slot) => trusted += 1,
                     cached => {
-                        missing = cached.is_some_and(|seen| seen.queried & bit != 0);
+                        missing = cached.is_some_and(|seen| seen.queried.contains(slot));
                         break;
                     }
                 }
             }
             let directory =
-                seen.last().copied().flatten().is_some_and(|seen| seen.present & bit != 0);
+                seen.last().copied().flatten().is_some_and(|seen| seen.present.contains(slot));
             Route { trusted, missing, directory }
         };
         (generation, branches.map(route).collect())
@@ -138,10 +137,12 @@ impl DirCache {
                     },
                     _ => false,
                 };
-                update.queried |= 1 << slot;
-                update.present |= u64::from(directory) << slot;
+                update.queried = update.queried.with(slot);
+                if directory {
+                    update.present = update.present.with(slot);
+                }
             }
-            if update.present != 0 {
+            if !update.present.is_empty() {
                 state.put(components.prefix(count), update);
             }
         }
@@ -258,7 +259,8 @@ mod tests {
         let cache = DirCache::default();
         for number in 0..5 * MAX_DIRECTORIES {
             let name = Name::new(number.to_string().as_bytes()).unwrap();
-            cache.record_listing(0, &path("d"), 3, [(&name, 1)].into_iter());
+            let (first, both) = (SlotSet::of(0), SlotSet::of(0).with(1));
+            cache.record_listing(0, &path("d"), both, [(&name, first)].into_iter());
         }
         let state = cache.0.lock();
         assert!(state.young.len() + state.old.len() <= 2 * MAX_DIRECTORIES);

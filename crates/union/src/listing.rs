@@ -128,8 +128,8 @@ impl Listing {
                 if let Some((slot, cache_update)) = cache_update {
                     let is_dir = |entry: &&DirEntry| entry.attr.is_some_and(|attr| attr.is_dir());
                     let directories = batch.iter().flatten().filter(is_dir);
-                    let bit = 1 << slot;
-                    cache_update.record(bit, directories.map(|entry| (&entry.name, bit)));
+                    let this = SlotSet::of(*slot);
+                    cache_update.record(this, directories.map(|entry| (&entry.name, this)));
                 }
                 Ok(batch)
             }
@@ -334,7 +334,7 @@ impl Merged {
                 })?;
             }
             match is_directory {
-                true => self.directories.push((entry, 1 << slot)),
+                true => self.directories.push((entry, SlotSet::of(slot))),
                 false => self.ready.push_back(entry),
             }
         }
@@ -346,7 +346,7 @@ impl Merged {
         let (entry, branches) = &mut self.directories[index];
         match other {
             Some(other) if other.is_dir() => {
-                *branches |= 1 << slot;
+                *branches = branches.with(slot);
                 if let Some(attr) = &mut entry.attr {
                     attr.mtime = attr.mtime.max(other.mtime);
                 }
@@ -359,7 +359,7 @@ impl Merged {
 
     fn record(&mut self) {
         let queried = self.sources.iter().filter(|source| !source.left_out);
-        let queried = queried.fold(0, |queried, source| queried | 1 << source.slot);
+        let queried = queried.map(|source| source.slot).collect();
         // An entry without attributes may be a directory.
         let certain = self.directories.iter().filter(|(entry, _)| entry.attr.is_some());
         self.cache_update

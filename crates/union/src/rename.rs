@@ -25,7 +25,7 @@ use base::{Errno, RemotePath, RenameMode, Result};
 use crate::policy::ActionPolicy;
 use crate::remove::{check_all_writable, check_empty, would_reappear};
 use crate::tree::Tree;
-use crate::view::{Holder, View, in_set};
+use crate::view::{Holder, View};
 
 /// Renames `from` to `to`. See the [module](self).
 pub(crate) async fn rename(
@@ -159,7 +159,7 @@ fn plan(
         return Err(if is_dir { Errno::EXDEV.into() } else { Refusal::Reappears });
     }
     let renamed = old.holders.clone();
-    if renamed.iter().any(|holder| !in_set(new.parents, holder.slot)) {
+    if renamed.iter().any(|holder| !new.parents.contains(holder.slot)) {
         return Err(Errno::EXDEV.into());
     }
     let is_renamed = |slot: usize| renamed.iter().any(|holder| holder.slot == slot);
@@ -274,7 +274,7 @@ pub(crate) async fn link(tree: &Tree, existing: &RemotePath, new: &RemotePath) -
     if source.attr.is_dir() {
         return Err(Errno::EPERM);
     }
-    if !in_set(free.parents, source.slot) {
+    if !free.parents.contains(source.slot) {
         return Err(Errno::EXDEV);
     }
     let branch = tree.branch(source.slot);

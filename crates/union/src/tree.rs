@@ -10,14 +10,14 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
-use base::{Attr, FileKind, Name, RemotePath, Timestamp};
+use base::{Attr, FileKind, Name, RemotePath, SmallSet, Timestamp};
 
 use crate::branch::TreeBranch;
 use crate::dir_cache::DirCache;
 use crate::{Branch, Error};
 
-/// Bound on the branches of a tree: each look-up queries all, and sets of them are kept in 64 bits.
-pub const MAX_BRANCHES: usize = 64;
+/// Bound on the branches of a tree: each look-up queries all, and a set of them is a small one.
+pub const MAX_BRANCHES: usize = SmallSet::LIMIT;
 
 /// One set of branches. An operation uses one of these to its end, while the next one may already
 /// be in use.

@@ -28,10 +28,6 @@ pub(crate) struct View {
     pub(crate) left_out: SlotSet,
 }
 
-pub(crate) fn in_set(set: SlotSet, slot: usize) -> bool {
-    set & (1 << slot) != 0
-}
-
 impl View {
     /// Queries all branches; each must answer. `ENOENT` and `ENOTDIR` concern the parent directory;
     /// [`View::holders`] says whether the name itself exists.
@@ -43,15 +39,15 @@ impl View {
         for (index, answer) in answers.into_iter().enumerate() {
             reports.extend(query.report(index, &answer, Attr::is_dir));
             let (slot, _) = query.branch(index);
-            let bit = 1 << slot;
-            view.queried |= bit;
+            view.queried = view.queried.with(slot);
             match answer.outcome {
-                Outcome::LeftOut => view.left_out |= bit,
+                Outcome::LeftOut => view.left_out = view.left_out.with(slot),
                 Outcome::NoDirectory => {}
                 _ => {
-                    view.possible |= bit;
-                    let has_parent = answer.dirs == query.components.parent_depth();
-                    view.parents |= if has_parent { bit } else { 0 };
+                    view.possible = view.possible.with(slot);
+                    if answer.dirs == query.components.parent_depth() {
+                        view.parents = view.parents.with(slot);
+                    }
                 }
             }
             match resolver.add(answer) {
@@ -92,7 +88,7 @@ impl View {
 
     /// No branch is left that could have answered.
     fn all_left_out(&self) -> bool {
-        self.queried != 0 && self.queried == self.left_out
+        !self.queried.is_empty() && self.queried == self.left_out
     }
 
     /// The entries hidden by, or merged with, the shown one.

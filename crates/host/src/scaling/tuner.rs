@@ -278,7 +278,6 @@ impl Tuner {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::flow_control::Slots;
 
     const MB: f64 = 1e6;
 
@@ -306,7 +305,7 @@ mod tests {
             let by_window = room / self.round_trip.as_secs_f64();
             let rate = by_window.min(self.rate).min(self.session_rate * carriers);
             let bytes = (rate * elapsed.as_secs_f64()) as u64;
-            let slots = (0..self.usable.min(sessions.max(1))).fold(Slots::default(), Slots::with);
+            let slots = (0..self.usable.min(sessions.max(1))).collect();
             let throughput = Throughput {
                 bytes,
                 byte_seconds: room * elapsed.as_secs_f64(),
