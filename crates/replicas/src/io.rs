@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
-use base::{Access, Create, Errno, Fh, FileKind, OpenFlags, Opened, RemotePath, Result};
+use base::{Access, Create, Errno, Fh, FileKind, OpenFlags, Opened, Remote, RemotePath, Result};
 
 use crate::files::{File, Handle};
 use crate::gateways::{GatewaySet, RemoteFuture, is_loss};
-use crate::member::{Health, Member, Weight};
+use crate::member::{Health, Weight};
 use crate::open_paths::Version;
 use crate::recent_changes::ChangeKind;
 use crate::replicas::Replicas;
@@ -76,7 +76,7 @@ impl Replicas {
         &self,
         file: &Arc<File>,
         weight: Weight,
-        call: impl for<'a> Fn(&'a Member, Fh) -> RemoteFuture<'a, T>,
+        call: impl for<'a> Fn(&'a dyn Remote, Fh) -> RemoteFuture<'a, T>,
     ) -> Result<(Arc<Handle>, T)> {
         let mut tried = GatewaySet::default();
         loop {
@@ -120,7 +120,7 @@ impl Replicas {
         file: &File,
         handle: &Handle,
         weight: Weight,
-        call: impl for<'a> Fn(&'a Member, Fh) -> RemoteFuture<'a, T>,
+        call: impl for<'a> Fn(&'a dyn Remote, Fh) -> RemoteFuture<'a, T>,
         may_move: bool,
     ) -> Result<T> {
         let member = &*handle.member;
@@ -132,7 +132,7 @@ impl Replicas {
         let answer = match reached {
             Err(errno) => Err(errno),
             Ok(()) => {
-                let call = call(member, handle.fh());
+                let call = call(&*member.remote, handle.fh());
                 match may_move {
                     true => self.gateways.call_while_usable(member, weight, call).await,
                     false => self.gateways.call_unless_lost(member, weight, call).await,
@@ -186,14 +186,15 @@ impl Replicas {
         false
     }
 
-    /// Runs a call about locks through the primary, and no other gateway: each has locks of its
-    /// own, unless their file system shares them.
-    pub(crate) async fn through_locked<T>(
+    /// Runs a call through the primary, and no other gateway: each has locks of its own, unless
+    /// their file system shares them, and only this one can sync what was written through it.
+    pub(crate) async fn through_primary_only<T>(
         &self,
         file: &File,
-        call: impl for<'a> Fn(&'a Member, Fh) -> RemoteFuture<'a, T>,
+        weight: Weight,
+        call: impl for<'a> Fn(&'a dyn Remote, Fh) -> RemoteFuture<'a, T>,
     ) -> Result<T> {
-        self.call_primary(file, &file.primary(), Weight::Slow, call, false).await
+        self.call_primary(file, &file.primary(), weight, call, false).await
     }
 
     /// Makes a change through the primary, and no other gateway.
@@ -201,9 +202,9 @@ impl Replicas {
         &self,
         file: &File,
         weight: Weight,
-        call: impl for<'a> Fn(&'a Member, Fh) -> RemoteFuture<'a, T>,
+        call: impl for<'a> Fn(&'a dyn Remote, Fh) -> RemoteFuture<'a, T>,
     ) -> Result<T> {
         file.begin_change();
-        self.call_primary(file, &file.primary(), weight, call, false).await
+        self.through_primary_only(file, weight, call).await
     }
 }

@@ -45,8 +45,7 @@ impl Remote for Replicas {
     async fn fstat(&self, fh: Fh) -> Result<Attr> {
         let file = self.files.get(fh.0)?;
         let changes = file.changes_begun();
-        let answer =
-            self.through_primary(&file, Weight::Small, |member, fh| member.remote.fstat(fh));
+        let answer = self.through_primary(&file, Weight::Small, |remote, fh| remote.fstat(fh));
         let (handle, attr) = answer.await?;
         file.note_attr(&handle, &attr, changes);
         Ok(attr)
@@ -66,31 +65,21 @@ impl Remote for Replicas {
                 Err(errno) => file.stripes.remove(&stripe, !is_loss(errno)),
             }
         }
-        self.through_primary(&file, Weight::Read(len), |member, fh| {
-            member.remote.read(fh, offset, len)
-        })
-        .await
-        .map(|(_, data)| data)
+        self.through_primary(&file, Weight::Read(len), |remote, fh| remote.read(fh, offset, len))
+            .await
+            .map(|(_, data)| data)
     }
 
     async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
         let file = self.files.get(fh.0)?;
         let weight = Weight::Write(u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?);
-        self.change_file(&file, weight, |member, fh| member.remote.write(fh, offset, data.clone()))
-            .await
+        self.change_file(&file, weight, |remote, fh| remote.write(fh, offset, data.clone())).await
     }
 
     async fn fsync(&self, fh: Fh) -> Result<()> {
         let file = self.files.get(fh.0)?;
-        let (handle, changes) = (file.primary(), file.changes_begun());
-        let fsync = self.call_primary(
-            &file,
-            &handle,
-            Weight::Slow,
-            |member, fh| member.remote.fsync(fh),
-            false,
-        );
-        fsync.await?;
+        let changes = file.changes_begun();
+        self.through_primary_only(&file, Weight::Slow, |remote, fh| remote.fsync(fh)).await?;
         file.synced(changes);
         Ok(())
     }
@@ -136,8 +125,7 @@ impl Remote for Replicas {
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
         let file = self.files.get(fh.0)?;
         file.open_path.note_change();
-        self.change_file(&file, Weight::Small, |member, fh| member.remote.fsetattr(fh, change))
-            .await
+        self.change_file(&file, Weight::Small, |remote, fh| remote.fsetattr(fh, change)).await
     }
 
     async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
@@ -206,8 +194,8 @@ impl Remote for Replicas {
         if from.member.index != target.primary().member.index {
             return Err(Errno::EOPNOTSUPP);
         }
-        self.change_file(&target, Weight::Slow, |member, to| {
-            member.remote.copy(from.fh(), from_offset, to, to_offset, len)
+        self.change_file(&target, Weight::Slow, |remote, to| {
+            remote.copy(from.fh(), from_offset, to, to_offset, len)
         })
         .await
     }
@@ -225,17 +213,14 @@ impl Remote for Replicas {
 
     async fn fallocate(&self, fh: Fh, how: Allocation, offset: u64, len: u64) -> Result<()> {
         let file = self.files.get(fh.0)?;
-        self.change_file(&file, Weight::Slow, |member, fh| {
-            member.remote.fallocate(fh, how, offset, len)
-        })
-        .await
+        self.change_file(&file, Weight::Slow, |remote, fh| remote.fallocate(fh, how, offset, len))
+            .await
     }
 
     async fn seek(&self, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
         let file = self.files.get(fh.0)?;
-        let found = self.through_primary(&file, Weight::Small, |member, fh| {
-            member.remote.seek(fh, offset, what)
-        });
+        let found =
+            self.through_primary(&file, Weight::Small, |remote, fh| remote.seek(fh, offset, what));
         found.await.map(|(_, offset)| offset)
     }
 
@@ -317,13 +302,16 @@ impl Remote for Replicas {
     ) -> Result<()> {
         let file = self.files.get(fh.0)?;
         file.note_lock();
-        self.through_locked(&file, |member, fh| member.remote.lock(fh, owner, range, kind, wait))
-            .await
+        self.through_primary_only(&file, Weight::Slow, |remote, fh| {
+            remote.lock(fh, owner, range, kind, wait)
+        })
+        .await
     }
 
     async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
         let file = self.files.get(fh.0)?;
-        self.through_locked(&file, |member, fh| member.remote.unlock(fh, owner, range)).await
+        self.through_primary_only(&file, Weight::Slow, |remote, fh| remote.unlock(fh, owner, range))
+            .await
     }
 
     async fn test_lock(
@@ -334,8 +322,10 @@ impl Remote for Replicas {
         kind: LockKind,
     ) -> Result<Option<(LockRange, LockKind)>> {
         let file = self.files.get(fh.0)?;
-        self.through_locked(&file, |member, fh| member.remote.test_lock(fh, owner, range, kind))
-            .await
+        self.through_primary_only(&file, Weight::Slow, |remote, fh| {
+            remote.test_lock(fh, owner, range, kind)
+        })
+        .await
     }
 
     async fn lost_lock(&self, fh: Fh) {
