@@ -31,9 +31,7 @@ impl PendingChange {
         permit: Option<&ChangePermit<'_>>,
     ) -> Result<Option<(PendingChange, Option<UsableHandle>)>> {
         let mut state = handle.file.lock();
-        if let Some(errno) = state.deferred_error.take() {
-            return Err(errno);
-        }
+        state.take_deferred_error()?;
         let usable = crate::file::usable(&state, handle.number)?;
         let may_begin = permit.is_some() || state.may_begin_now(change.eof_effect());
         if !may_begin || state.is_closed_by_flush(handle.number) {
@@ -88,6 +86,13 @@ impl PendingChange {
         let ended_entry = self.file.lock().log.end(self.number, false);
         drop(ended_entry);
         self.ended = true;
+    }
+
+    /// The server has refused the change. It detects some errors before it changes anything.
+    pub(crate) fn refused(self, errno: Errno) {
+        if matches!(errno, Errno::EOPNOTSUPP | Errno::EBADF | Errno::EINVAL) {
+            self.did_not_happen();
+        }
     }
 
     /// Whether an error that the caller received is the final result: the change is not being

@@ -28,7 +28,7 @@ mod tail;
 use std::collections::HashMap;
 use std::sync::{Arc, MutexGuard, Weak};
 
-use base::{Attr, Errno, Fh, Mutex, RemotePath};
+use base::{Attr, Errno, Fh, Mutex, RemotePath, Result};
 use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio::time::Instant;
@@ -271,6 +271,11 @@ impl OpenFile {
 }
 
 impl FileState {
+    /// Reports a loss of data that was found when the file was reopened, once.
+    pub(crate) fn take_deferred_error(&mut self) -> Result<()> {
+        self.deferred_error.take().map_or(Ok(()), Err)
+    }
+
     /// As [`OpenFile::has_no_path`].
     pub(crate) fn has_no_path(&self) -> bool {
         self.path.is_none() && self.pending_path.is_none()

@@ -124,17 +124,16 @@ impl Core {
         let handle = self.files.handle(fh)?;
         let file = &handle.file;
         self.wait_for_queue(file).await?;
-        let take_deferred = || file.lock().deferred_error.take().map_or(Ok(()), Err);
-        take_deferred()?;
+        file.lock().take_deferred_error()?;
         let next = AtomicU64::new(0);
         let synced = self.retry_with_handle(&handle, |fh| {
             next.store(file.lock().log.next(), Ordering::Relaxed);
             self.inner.fsync(fh)
         });
         synced.await?;
-        // A loss of data that the reopening found.
-        take_deferred()?;
-        file.lock().unstable.mark_synced_before(next.into_inner());
+        let mut state = file.lock();
+        state.take_deferred_error()?;
+        state.unstable.mark_synced_before(next.into_inner());
         Ok(())
     }
 
@@ -147,9 +146,8 @@ impl Core {
             true => Ok(()),
             false => self.finish_inner(&handle, false).await,
         };
-        // A loss of data that the reopening found.
-        let take_deferred = file.lock().deferred_error.take();
-        finished.and(take_deferred.map_or(Ok(()), Err))
+        let deferred = file.lock().take_deferred_error();
+        finished.and(deferred)
     }
 
     pub(crate) async fn write(self: &Arc<Core>, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
@@ -189,18 +187,13 @@ impl Core {
         let change = Change::Allocate { zeros, min_size: if keep_size { 0 } else { end } };
         self.wait_for_queue(&handle.file).await?;
         let pending = PendingChange::begin_without_handle(self, &handle.file, change).await?;
-        match self.retry_with_handle(&handle, |fh| self.inner.fallocate(fh, how, offset, len)).await
-        {
+        let call = |fh| self.inner.fallocate(fh, how, offset, len);
+        let allocated = self.retry_with_handle(&handle, call).await;
+        match allocated {
             Ok(()) => pending.happened(self),
-            Err(errno) => {
-                // The server detects these errors before it changes anything.
-                if matches!(errno, Errno::EOPNOTSUPP | Errno::EBADF | Errno::EINVAL) {
-                    pending.did_not_happen();
-                }
-                return Err(errno);
-            }
+            Err(errno) => pending.refused(errno),
         }
-        Ok(())
+        allocated
     }
 
     pub(crate) async fn copy(
@@ -217,20 +210,15 @@ impl Core {
         let pending =
             PendingChange::begin_without_handle(self, &target.file, Change::Copy(range)).await?;
         let call = |from, to| self.inner.copy(from, from_offset, to, to_offset, len);
-        match self.retry_with_handles(&source, &target, call).await {
+        let copied = self.retry_with_handles(&source, &target, call).await;
+        match copied {
             Ok(copied) => {
                 let range = to_offset..to_offset.saturating_add(copied);
                 pending.happened_as(self, &Change::Copy(range));
-                Ok(copied)
             }
-            Err(errno) => {
-                // The server detects these errors before it copies anything.
-                if matches!(errno, Errno::EOPNOTSUPP | Errno::EBADF | Errno::EINVAL) {
-                    pending.did_not_happen();
-                }
-                Err(errno)
-            }
+            Err(errno) => pending.refused(errno),
         }
+        copied
     }
 
     /// Returns the result of `call`, which is idempotent, through two inner handles.

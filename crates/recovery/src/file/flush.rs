@@ -117,8 +117,7 @@ impl Core {
         if !handle.is_closed_by_flush() {
             self.finish_inner(&handle, true).await?;
         }
-        // A loss of data that the reopening found.
-        file.lock().deferred_error.take().map_or(Ok(()), Err)
+        file.lock().take_deferred_error()
     }
 
     /// Closes the inner handle. If the connection is lost before the reply, the server has closed
