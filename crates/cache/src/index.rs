@@ -120,28 +120,24 @@ fn split(path: &RemotePath) -> (RemotePath, Vec<u8>) {
 impl Shared {
     /// The record of the content of the file `path`.
     pub fn file(&self, source: &SourceId, path: &RemotePath) -> Option<KnownFile> {
-        let (parent, name) = split(path);
-        self.with_directory(source, parent, |directory| directory.file(&name))
+        self.with_name(source, path, Directory::file)
     }
 
     /// The target of the symbolic link `path`.
     pub fn link(&self, source: &SourceId, path: &RemotePath) -> Option<KnownLink> {
-        let (parent, name) = split(path);
-        self.with_directory(source, parent, |directory| directory.link(&name))
+        self.with_name(source, path, Directory::link)
     }
 
     /// The attributes of `path` that were recorded last: by themselves, with a content, or in the
     /// listing of its directory. `None` also if a later listing lacks the name.
     pub fn attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
-        let (parent, name) = split(path);
-        self.with_directory(source, parent, |directory| directory.attr(&name))
+        self.with_name(source, path, Directory::attr)
     }
 
     /// Whether the listing of its directory has the name of `path`; `None` without a listing. A
     /// look-up by name, where [`Shared::directory`] would make the caller search.
     pub fn is_listed(&self, source: &SourceId, path: &RemotePath) -> Option<bool> {
-        let (parent, name) = split(path);
-        self.with_directory(source, parent, |directory| directory.lists(&name))
+        self.with_name(source, path, Directory::lists)
     }
 
     /// The complete listing of the directory `path`.
@@ -151,12 +147,9 @@ impl Shared {
 
     /// Whether the listing of its directory proves that `path` is absent.
     pub(crate) fn is_unlisted(&self, source: &SourceId, path: &RemotePath) -> bool {
-        let (parent, name) = split(path);
+        let is_absent = |directory: &Directory, name: &[u8]| Some(directory.is_absent(name));
         // The root is in no listing.
-        !name.is_empty()
-            && self
-                .with_directory(source, parent, |directory| Some(directory.is_absent(&name)))
-                .unwrap_or(false)
+        !path.is_root() && self.with_name(source, path, is_absent).unwrap_or(false)
     }
 
     /// Whether a listing proves that `path`, or a directory above it, is absent.
@@ -174,12 +167,10 @@ impl Shared {
     /// Whether the file `path` may have this content: nothing is recorded of its directory, or this
     /// content is recorded for it. No listing may prove that it is absent.
     pub(crate) fn may_have(&self, source: &SourceId, path: &RemotePath, digest: &Digest) -> bool {
-        let (parent, name) = split(path);
-        let is_recorded = |directory: &Directory| {
-            Some(directory.file(&name).is_some_and(|known| known.digest == *digest))
+        let is_recorded = |directory: &Directory, name: &[u8]| {
+            Some(directory.file(name).is_some_and(|known| known.digest == *digest))
         };
-        self.with_directory(source, parent, is_recorded).unwrap_or(true)
-            && !self.is_absent(source, path)
+        self.with_name(source, path, is_recorded).unwrap_or(true) && !self.is_absent(source, path)
     }
 
     /// The files in the directory `path` that are `wanted`, with their contents.
@@ -197,6 +188,17 @@ impl Shared {
             Some(named.collect())
         });
         files.unwrap_or_default()
+    }
+
+    /// What the records of its directory have of `path`.
+    fn with_name<T>(
+        &self,
+        source: &SourceId,
+        path: &RemotePath,
+        find: impl FnOnce(&Directory, &[u8]) -> Option<T>,
+    ) -> Option<T> {
+        let (parent, name) = split(path);
+        self.with_directory(source, parent, |directory| find(directory, &name))
     }
 
     fn with_directory<T>(
