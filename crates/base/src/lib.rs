@@ -8,6 +8,7 @@
 pub mod attr;
 pub mod errno;
 pub mod guard;
+pub mod hash;
 pub mod lock;
 pub mod metrics;
 pub mod mutex;
@@ -25,6 +26,7 @@ pub mod watch;
 pub use attr::{Attr, AttrChange, FileId, FileKind, InodeAttr, StatVfs, Timestamp};
 pub use errno::{Errno, Result};
 pub use guard::{DirGuard, OpenGuard, OwnedFh};
+pub use hash::stable_hash;
 pub use lock::{LockFamily, LockKind, LockOwner, LockRange, LockedRanges};
 pub use mutex::Mutex;
 pub use path::{InvalidName, Name, RemotePath};

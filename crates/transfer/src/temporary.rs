@@ -30,7 +30,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{Attr, Name};
+use base::{Attr, Name, stable_hash};
 
 /// Between the file's name and the digits.
 const MARK: &[u8] = b".sshoal-";
@@ -77,7 +77,7 @@ impl MachineRun {
     pub fn of(named: Option<&[u8]>) -> MachineRun {
         match named {
             Some(named) if named.len() >= 16 => {
-                MachineRun(((hash(named.iter()) >> 40) as u32).max(1))
+                MachineRun(((stable_hash(named) >> 40) as u32).max(1))
             }
             _ => MachineRun::UNKNOWN,
         }
@@ -157,12 +157,6 @@ impl Partial {
     }
 }
 
-/// FNV-1a.
-pub(crate) fn hash<'a>(bytes: impl Iterator<Item = &'a u8>) -> u64 {
-    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.fold(0xcbf2_9ce4_8422_2325, mix)
-}
-
 /// The part of `name` that its temporary names have. No two names have the same.
 pub fn stem(name: &Name) -> Cow<'_, [u8]> {
     let bytes = name.as_bytes();
@@ -178,7 +172,7 @@ pub fn stem(name: &Name) -> Cow<'_, [u8]> {
         }
         Err(_) => &bytes[..most],
     };
-    let whole = format!("~{:08x}", hash(bytes.iter()) >> 32);
+    let whole = format!("~{:08x}", stable_hash(bytes) >> 32);
     Cow::Owned([begin, whole.as_bytes()].concat())
 }
 
@@ -186,7 +180,7 @@ pub fn stem(name: &Name) -> Cow<'_, [u8]> {
 pub fn tag(name: &Name, attr: &Attr) -> u64 {
     let size = attr.size.to_le_bytes();
     let time = attr.mtime.secs.to_le_bytes();
-    hash(name.as_bytes().iter().chain(&size).chain(&time)) >> 16
+    stable_hash(name.as_bytes().iter().chain(&size).chain(&time)) >> 16
 }
 
 /// A temporary name of the file `name`, of which a version with `attr` is being copied, to a

@@ -9,7 +9,7 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use base::{Attr, Errno, Mutex, Name, Remote, RemotePath, Result, Watches};
+use base::{Attr, Errno, Mutex, Name, Remote, RemotePath, Result, Watches, stable_hash};
 
 use crate::components::Components;
 use crate::watches::UnionWatches;
@@ -87,13 +87,6 @@ pub(crate) use words;
 
 words! { Mode: "rw" => Rw, "ro" => Ro, "nc" => NoCreate }
 words! { Presence: "required" => Required, "optional" => Optional }
-
-/// FNV-1a, since it must not change between builds.
-pub(crate) fn stable_hash<'b>(bytes: impl IntoIterator<Item = &'b u8>) -> u64 {
-    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
 
 /// A branch in the tree.
 pub(crate) struct TreeBranch {

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use base::{Errno, RemotePath, Result, StatVfs};
+use base::{Errno, RemotePath, Result, StatVfs, stable_hash};
 
-use crate::branch::{TreeBranch, stable_hash};
+use crate::branch::TreeBranch;
 use crate::fan_out::FanOut;
 use crate::tree::Tree;
 use crate::view::View;

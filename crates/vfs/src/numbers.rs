@@ -20,9 +20,8 @@
 //! Invariant: no two live inodes have the same number, except for the remote's own numbers.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::hash::Hasher;
 
-use base::{FileId, Name};
+use base::{FileId, Name, stable_hash};
 
 /// The number of the root. The root of a new ext4 shows 2 in `ls -i`, but 1 is FUSE's own.
 pub(crate) const ROOT_NUMBER: u64 = 1;
@@ -225,25 +224,9 @@ impl Numbers {
 /// FNV-1a, 64 bit, finished with a multiply-shift mix. Must never change, since git keeps these
 /// numbers on disk. A collision costs only another salt.
 fn hash(parent: u64, name: &Name, salt: u64) -> u64 {
-    struct Fnv(u64);
-    impl Hasher for Fnv {
-        fn write(&mut self, bytes: &[u8]) {
-            for byte in bytes {
-                self.0 = (self.0 ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-            }
-        }
-        fn finish(&self) -> u64 {
-            mix(self.0)
-        }
-    }
-    let mut hasher = Fnv(0xcbf2_9ce4_8422_2325);
-    hasher.write(&parent.to_le_bytes());
-    hasher.write(name.as_bytes());
-    if salt > 0 {
-        hasher.write(b"/");
-        hasher.write(&salt.to_le_bytes());
-    }
-    hasher.finish()
+    let (parent, salted) = (parent.to_le_bytes(), salt.to_le_bytes());
+    let salted: [&[u8]; 2] = if salt > 0 { [b"/", &salted] } else { [b"", b""] };
+    mix(stable_hash(parent.iter().chain(name.as_bytes()).chain(salted.into_iter().flatten())))
 }
 
 fn mix(value: u64) -> u64 {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DirEntry, DirGuard, Errno, Fh, FileKind, LockKind,
     LockOwner, LockRange, Name, OpenFlags, OpenGuard, Opened, Remote, RemotePath, RenameMode,
-    Result, Seek, SetXattr, StatVfs, Watches,
+    Result, Seek, SetXattr, StatVfs, Watches, stable_hash,
 };
 use bytes::Bytes;
 
@@ -328,7 +328,7 @@ impl State {
         let ino = self.seen(path)?;
         let mut entries = self.tree.list(ino)?;
         // In an order that is not sorted, like a hashed directory's.
-        entries.sort_by_key(|(name, _)| scramble(name.as_bytes()));
+        entries.sort_by_key(|(name, _)| stable_hash(name.as_bytes()));
         let names = entries.into_iter().map(|(name, _)| name).collect();
         self.tree.hold(ino);
         self.listings.insert(dh, Listing { ino, names });
@@ -352,10 +352,4 @@ impl State {
         }
         Ok((!batch.is_empty()).then_some(batch))
     }
-}
-
-/// FNV-1a, for an order that appears random.
-fn scramble(bytes: &[u8]) -> u64 {
-    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
 }

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use base::{Attr, Errno, Name, RemotePath};
+use base::{Attr, Errno, Name, RemotePath, stable_hash};
 
 use super::script;
 use crate::options::{Options, Owners};
@@ -56,7 +56,7 @@ fn kind_of_stage(options: &Options) -> u16 {
         others => format!("{others:?}"),
     };
     let all = (owners, hard_links, xattrs, sparse, specials, one_file_system);
-    temporary::hash(format!("{all:?}").as_bytes().iter()) as u16
+    stable_hash(format!("{all:?}").as_bytes()) as u16
 }
 
 pub(super) fn numbered_stage(name: &Name, number: &str) -> base::Result<Name> {
