@@ -392,16 +392,9 @@ pub trait Remote: Send + Sync + 'static {
     /// Size and free space of the file system that contains `path`.
     async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs>;
 
-    /// Copies up to `len` bytes between two different open files without moving them over the
-    /// network. Returns the number of bytes copied. `EOPNOTSUPP` if the remote cannot do that.
-    async fn copy(
-        &self,
-        from: Fh,
-        from_offset: u64,
-        to: Fh,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<u64>;
+    /// Copies up to `len` bytes between two different open files, each with an offset, without moving
+    /// them over the network. Returns the number of bytes copied. `EOPNOTSUPP` if the remote cannot do that.
+    async fn copy(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Result<u64>;
 
     /// Whether the remote may support what SFTP has no requests for: the operations from
     /// [`Remote::mknod`] to [`Remote::removexattr`], and [`RenameMode::Exchange`]. `false` only if

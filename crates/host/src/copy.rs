@@ -28,10 +28,8 @@ const CHUNK_BYTES: u64 = 8 * 1024 * 1024;
 impl Host {
     pub(crate) async fn copy_range(
         &self,
-        from: Fh,
-        from_offset: u64,
-        to: Fh,
-        to_offset: u64,
+        (from, from_offset): (Fh, u64),
+        (to, to_offset): (Fh, u64),
         len: u64,
     ) -> Result<u64> {
         let (source, target) = (self.live_file(from).await?, self.live_file(to).await?);

@@ -107,15 +107,8 @@ impl Remote for Host {
         self.statvfs_path(path).await
     }
 
-    async fn copy(
-        &self,
-        from: Fh,
-        from_offset: u64,
-        to: Fh,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        self.copy_range(from, from_offset, to, to_offset, len).await
+    async fn copy(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Result<u64> {
+        self.copy_range(from, to, len).await
     }
 
     async fn mknod(

@@ -212,10 +212,8 @@ impl Remote for Local {
     /// Copies up to 64 MiB, and only between file systems of one kind.
     async fn copy(
         &self,
-        from: Fh,
-        from_offset: u64,
-        to: Fh,
-        to_offset: u64,
+        (from, from_offset): (Fh, u64),
+        (to, to_offset): (Fh, u64),
         len: u64,
     ) -> Result<u64> {
         let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);

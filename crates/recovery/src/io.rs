@@ -198,10 +198,8 @@ impl Core {
 
     pub(crate) async fn copy(
         self: &Arc<Core>,
-        from: Fh,
-        from_offset: u64,
-        to: Fh,
-        to_offset: u64,
+        (from, from_offset): (Fh, u64),
+        (to, to_offset): (Fh, u64),
         len: u64,
     ) -> Result<u64> {
         let (source, target) = (self.files.handle(from)?, self.files.handle(to)?);
@@ -209,7 +207,7 @@ impl Core {
         self.wait_for_queue(&source.file).await?;
         let pending =
             PendingChange::begin_without_handle(self, &target.file, Change::Copy(range)).await?;
-        let call = |from, to| self.inner.copy(from, from_offset, to, to_offset, len);
+        let call = |from, to| self.inner.copy((from, from_offset), (to, to_offset), len);
         let copied = self.retry_with_handles(&source, &target, call).await;
         match copied {
             Ok(copied) => {

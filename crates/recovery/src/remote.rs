@@ -118,15 +118,8 @@ impl Remote for Recovering {
         self.core.with_retry(|| self.core.inner.statvfs(path)).await
     }
 
-    async fn copy(
-        &self,
-        from: Fh,
-        from_offset: u64,
-        to: Fh,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        self.core.copy(from, from_offset, to, to_offset, len).await
+    async fn copy(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Result<u64> {
+        self.core.copy(from, to, len).await
     }
 
     async fn mknod(

@@ -181,21 +181,14 @@ impl Remote for Replicas {
         self.query(path, |remote| remote.statvfs(path)).await
     }
 
-    async fn copy(
-        &self,
-        from: Fh,
-        from_offset: u64,
-        to: Fh,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
-        let from = source.primary();
-        if from.member.index != target.primary().member.index {
+    async fn copy(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Result<u64> {
+        let (source, target) = (self.files.get(from.0.0)?, self.files.get(to.0.0)?);
+        let source = source.primary();
+        if source.member.index != target.primary().member.index {
             return Err(Errno::EOPNOTSUPP);
         }
-        self.change_file(&target, Weight::Slow, |remote, to| {
-            remote.copy(from.fh(), from_offset, to, to_offset, len)
+        self.change_file(&target, Weight::Slow, |remote, fh| {
+            remote.copy((source.fh(), from.1), (fh, to.1), len)
         })
         .await
     }

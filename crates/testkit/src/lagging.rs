@@ -312,16 +312,9 @@ impl Remote for Lagging {
         self.server.statvfs(path).await
     }
 
-    async fn copy(
-        &self,
-        from: Fh,
-        from_offset: u64,
-        to: Fh,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        let result = self.server.copy(from, from_offset, to, to_offset, len).await;
-        self.forget_ino(self.ino_of(to));
+    async fn copy(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Result<u64> {
+        let result = self.server.copy(from, to, len).await;
+        self.forget_ino(self.ino_of(to.0));
         result
     }
 

@@ -123,20 +123,12 @@ impl Remote for Union {
     }
 
     /// `EOPNOTSUPP` between two branches.
-    async fn copy(
-        &self,
-        from: Fh,
-        from_offset: u64,
-        to: Fh,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        let (source, target) = (self.files.get(from.0)?, self.files.get(to.0)?);
+    async fn copy(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Result<u64> {
+        let (source, target) = (self.files.get(from.0.0)?, self.files.get(to.0.0)?);
         if !Arc::ptr_eq(&source.branch, &target.branch) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let remote = &source.branch.remote;
-        remote.copy(source.fh(), from_offset, target.fh(), to_offset, len).await
+        source.branch.remote.copy((source.fh(), from.1), (target.fh(), to.1), len).await
     }
 
     async fn mknod(

@@ -235,7 +235,7 @@ impl Vfs {
             state.forget_created_here();
         }
         target.note_write();
-        self.remote.copy(from_fh, from.1, to_fh, to.1, len).await
+        self.remote.copy((from_fh, from.1), (to_fh, to.1), len).await
     }
 
     /// Reserves or frees `len` bytes at `offset`. `EOPNOTSUPP` if the server cannot do that.

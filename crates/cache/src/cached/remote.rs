@@ -181,17 +181,11 @@ impl Remote for Cached {
         self.core.inner.statvfs(path).await
     }
 
-    async fn copy(
-        &self,
-        from: Fh,
-        from_offset: u64,
-        to: Fh,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        let (from, to) = (self.core.files.get(from)?, self.core.files.get(to)?);
-        let (from, to) = (from.open_server_handle().await?, to.open_server_handle().await?);
-        self.core.inner.copy(from, from_offset, to, to_offset, len).await
+    async fn copy(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Result<u64> {
+        let (source, target) = (self.core.files.get(from.0)?, self.core.files.get(to.0)?);
+        let from = (source.open_server_handle().await?, from.1);
+        let to = (target.open_server_handle().await?, to.1);
+        self.core.inner.copy(from, to, len).await
     }
 
     async fn mknod(

@@ -293,7 +293,7 @@ const SEQUENCES: &[Case] = &[
         call: |stage| {
             Box::pin(async {
                 stage.host.write(stage.fh, 0, Bytes::from_static(b"copied")).await?;
-                stage.host.copy(stage.fh, 0, stage.target, 0, 6).await.map(drop)
+                stage.host.copy((stage.fh, 0), (stage.target, 0), 6).await.map(drop)
             })
         },
         change: Some((Message::CopyData, |dir| content(dir, "target").starts_with(b"copied"))),

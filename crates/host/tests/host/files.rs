@@ -250,28 +250,28 @@ async fn copies_stay_on_the_server() {
     real.write_local("from", &whole);
     let from = real.open("from", Access::Read).await;
     let to = real.create("to").await;
-    assert_eq!(real.host.copy(from, 0, to, 0, u64::MAX).await, Ok(20_000_000));
+    assert_eq!(real.host.copy((from, 0), (to, 0), u64::MAX).await, Ok(20_000_000));
     assert!(std::fs::read(real.local("to")).unwrap() == whole);
-    assert_eq!(real.host.copy(from, 5, to, 20_000_000, 10).await, Ok(10));
+    assert_eq!(real.host.copy((from, 5), (to, 20_000_000), 10).await, Ok(10));
     assert_eq!(std::fs::read(real.local("to")).unwrap()[20_000_000..], whole[5..15]);
-    assert_eq!(real.host.copy(from, 19_999_999, to, 0, 10).await, Ok(1));
-    assert_eq!(real.host.copy(from, 20_000_000, to, 0, 10).await, Ok(0));
-    assert_eq!(real.host.copy(from, 0, to, 0, 0).await, Ok(0));
-    assert_eq!(real.host.copy(from, 0, to, i64::MAX as u64, 10).await, Err(Errno::EFBIG));
+    assert_eq!(real.host.copy((from, 19_999_999), (to, 0), 10).await, Ok(1));
+    assert_eq!(real.host.copy((from, 20_000_000), (to, 0), 10).await, Ok(0));
+    assert_eq!(real.host.copy((from, 0), (to, 0), 0).await, Ok(0));
+    assert_eq!(real.host.copy((from, 0), (to, i64::MAX as u64), 10).await, Err(Errno::EFBIG));
 
     // Never within one file, whether the handles share a path or not.
     let again = real.open("from", Access::ReadWrite).await;
-    assert_eq!(real.host.copy(from, 0, from, 10, 5).await, Err(Errno::EOPNOTSUPP));
-    assert_eq!(real.host.copy(from, 0, again, 10, 5).await, Err(Errno::EOPNOTSUPP));
+    assert_eq!(real.host.copy((from, 0), (from, 10), 5).await, Err(Errno::EOPNOTSUPP));
+    assert_eq!(real.host.copy((from, 0), (again, 10), 5).await, Err(Errno::EOPNOTSUPP));
     std::fs::hard_link(real.local("from"), real.local("other")).unwrap();
     let other = real.open("other", Access::ReadWrite).await;
-    assert_eq!(real.host.copy(from, 0, other, 3, 5).await, Err(Errno::EOPNOTSUPP));
+    assert_eq!(real.host.copy((from, 0), (other, 3), 5).await, Err(Errno::EOPNOTSUPP));
     assert!(std::fs::read(real.local("from")).unwrap() == whole);
 
     let real = Real::with_server(Config::default(), &["-P", "copy-data"]).await;
     let (from, to) = (real.create("a").await, real.create("b").await);
     real.host.write(from, 0, Bytes::from_static(b"x")).await.unwrap();
-    assert_eq!(real.host.copy(from, 0, to, 0, 1).await, Err(Errno::EOPNOTSUPP));
+    assert_eq!(real.host.copy((from, 0), (to, 0), 1).await, Err(Errno::EOPNOTSUPP));
 }
 
 #[tokio::test]

@@ -39,7 +39,7 @@ async fn small_transfers_open_no_further_session_and_keep_their_order() {
         assert_eq!(real.host.read(first, 0, 1000).await.unwrap().to_vec(), [round; 1000]);
     }
     assert_eq!(real.servers.roles(), [Role::Metadata]);
-    assert_eq!(real.host.copy(first, 0, again, 0, 1).await, Err(Errno::EOPNOTSUPP));
+    assert_eq!(real.host.copy((first, 0), (again, 0), 1).await, Err(Errno::EOPNOTSUPP));
 }
 
 #[tokio::test]

@@ -217,7 +217,7 @@ impl Subject for Process {
             loop {
                 let left = len as u64 - done;
                 let (at, goal) = (from_offset + done, to_offset + done);
-                let copied = local.copy(source, at, target, goal, left).await?;
+                let copied = local.copy((source, at), (target, goal), left).await?;
                 done += copied;
                 if copied == 0 || done >= most {
                     return Ok(done as usize);

@@ -107,7 +107,7 @@ async fn copies_in_both_directions_do_not_lock_each_other_out() {
         let ready = AtomicUsize::new(0);
         let begin = |from, to| {
             let _within = runtime.enter();
-            let mut copy = real.local.copy(from, 0, to, 0, 10);
+            let mut copy = real.local.copy((from, 0), (to, 0), 10);
             ready.fetch_add(1, Ordering::SeqCst);
             while ready.load(Ordering::SeqCst) < 2 {
                 std::hint::spin_loop();
@@ -127,8 +127,8 @@ async fn copies_in_both_directions_do_not_lock_each_other_out() {
         assert_eq!(done, (Ok(10), Ok(10)));
     }
     // Within one file the system decides.
-    assert_eq!(real.local.copy(one, 0, one, 200_000, 1_000).await, Ok(1_000));
-    assert_eq!(real.local.copy(one, 0, one, 500, 1_000).await, Err(Errno::EINVAL));
+    assert_eq!(real.local.copy((one, 0), (one, 200_000), 1_000).await, Ok(1_000));
+    assert_eq!(real.local.copy((one, 0), (one, 500), 1_000).await, Err(Errno::EINVAL));
 }
 
 /// Between file systems of different kinds a copy fails with an errno that makes the caller copy
@@ -144,11 +144,11 @@ async fn a_copy_between_file_systems_fails_so_that_the_caller_copies() {
     let from = top.open(&path("proc/version"), OpenFlags::existing(Access::Read)).await.unwrap().fh;
     let to = top.open(&file, OpenFlags::existing(Access::Write)).await.unwrap().fh;
     assert!(!top.read(from, 0, 1_000).await.unwrap().is_empty());
-    assert_eq!(top.copy(from, 0, to, 0, 10).await, Err(Errno::EOPNOTSUPP));
+    assert_eq!(top.copy((from, 0), (to, 0), 10).await, Err(Errno::EOPNOTSUPP));
     let fh = create(&real.local, "file").await;
     let strange = Fh(u64::MAX);
-    assert_eq!(real.local.copy(strange, 0, fh, 0, 10).await, Err(Errno::EBADF));
-    assert_eq!(real.local.copy(fh, 0, strange, 0, 10).await, Err(Errno::EBADF));
+    assert_eq!(real.local.copy((strange, 0), (fh, 0), 10).await, Err(Errno::EBADF));
+    assert_eq!(real.local.copy((fh, 0), (strange, 0), 10).await, Err(Errno::EBADF));
 }
 
 /// A blocked call does not block the runtime's only thread, and dropping its future frees the

@@ -432,7 +432,7 @@ fn cases() -> Vec<Case> {
             run: |recovering, open| {
                 Box::pin(async move {
                     let target = recovering.open(&at("second"), making()).await?.fh;
-                    let copied = recovering.copy(open.file, 0, target, 3, 100).await;
+                    let copied = recovering.copy((open.file, 0), (target, 3), 100).await;
                     recovering.close(target);
                     Ok(copied?.to_string())
                 })

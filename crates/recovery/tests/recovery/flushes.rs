@@ -146,7 +146,7 @@ async fn a_copy_that_a_close_overtakes_does_not_affect_other_handles() {
     stage.put(from, 0, "content").await.unwrap();
     let gate = stage.faulty.hold(Call::Copy, 1);
     stage.faulty.fail(Call::Copy, 1, Errno::EBADF);
-    let mut copy = stage.recovering.copy(from, 0, to, 0, 7);
+    let mut copy = stage.recovering.copy((from, 0), (to, 0), 7);
     let mut flush = stage.recovering.flush(from);
     assert!(poll_once(&mut copy).is_pending() && poll_once(&mut flush).is_pending());
     stage.faulty.reset_calls();

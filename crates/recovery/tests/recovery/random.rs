@@ -233,7 +233,7 @@ impl Side {
             },
             Op::Copy { from, to, len } => {
                 let (from, to) = (self.fh(*from)?, self.fh(*to)?);
-                let copied = self.remote.copy(from, 3, to, 5, *len).await?;
+                let copied = self.remote.copy((from, 3), (to, 5), *len).await?;
                 Ok(copied.to_string())
             }
             Op::Lstat { name } => {

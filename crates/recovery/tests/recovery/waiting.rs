@@ -197,7 +197,7 @@ async fn a_cancelled_call_returns_at_once() {
             16 => call!(recovering.opendir(&at)),
             17 => call!(recovering.statvfs(&at)),
             18 => call!(recovering.readlink(&at)),
-            19 => call!(recovering.copy(fh, 0, fh, 0, 1)),
+            19 => call!(recovering.copy((fh, 0), (fh, 0), 1)),
             _ => return None,
         })
     };

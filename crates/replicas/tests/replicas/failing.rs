@@ -421,7 +421,7 @@ async fn copies_stay_with_one_gateway() {
         it.reset_calls();
         let target = it.open(&format!("e{number}/to"), Access::Write).await;
         let second = it.who(Call::Open);
-        match it.pool.copy(source, 0, target, 0, 7).await {
+        match it.pool.copy((source, 0), (target, 0), 7).await {
             Ok(copied) => assert_eq!((copied, first), (7, second)),
             Err(errno) => {
                 assert_eq!(errno, Errno::EOPNOTSUPP);

@@ -269,7 +269,7 @@ impl Remote for View {
         fn link<'b, 'c>(existing: &'b RemotePath, new: &'c RemotePath) -> Result<()>;
         fn rename<'b, 'c>(from: &'b RemotePath, to: &'c RemotePath, mode: RenameMode) -> Result<()>;
         fn statvfs<'b>(path: &'b RemotePath) -> Result<StatVfs>;
-        fn copy<>(from: Fh, from_offset: u64, to: Fh, to_offset: u64, len: u64) -> Result<u64>;
+        fn copy<>(from: (Fh, u64), to: (Fh, u64), len: u64) -> Result<u64>;
         fn mknod<'b>(
             path: &'b RemotePath, kind: FileKind, perm: u32, device: (u32, u32)
         ) -> Result<()>;

@@ -329,17 +329,9 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
         self.plain(Call::Statvfs, self.inner.statvfs(path)).await
     }
 
-    async fn copy(
-        &self,
-        from: Fh,
-        from_offset: u64,
-        to: Fh,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<u64> {
-        let handles = [Handle::File(from), Handle::File(to)];
-        let operation = self.inner.copy(from, from_offset, to, to_offset, len);
-        self.pass(Call::Copy, &handles, operation, drop).await
+    async fn copy(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Result<u64> {
+        let handles = [Handle::File(from.0), Handle::File(to.0)];
+        self.pass(Call::Copy, &handles, self.inner.copy(from, to, len), drop).await
     }
 
     async fn mknod(

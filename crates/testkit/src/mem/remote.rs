@@ -292,22 +292,16 @@ impl Remote for MemRemote {
         Ok(self.write_verifier.lock().clone())
     }
 
-    async fn copy(
-        &self,
-        from: Fh,
-        from_offset: u64,
-        to: Fh,
-        to_offset: u64,
-        len: u64,
-    ) -> Result<u64> {
+    async fn copy(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Result<u64> {
         self.call(Call::Copy, |state, options| {
-            let (source, target) = (state.file(from)?.to_read()?, state.file(to)?.to_copy_to()?);
+            let (source, target) =
+                (state.file(from.0)?.to_read()?, state.file(to.0)?.to_copy_to()?);
             if source.ino == target.ino {
                 return Err(Errno::EINVAL);
             }
             let len = len.min(options.copy_max_bytes);
-            let data = state.tree.read(source.ino, from_offset, len)?;
-            state.tree.write(target.ino, to_offset, &data)?;
+            let data = state.tree.read(source.ino, from.1, len)?;
+            state.tree.write(target.ino, to.1, &data)?;
             Ok(data.len() as u64)
         })
         .await

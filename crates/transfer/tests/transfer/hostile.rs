@@ -129,8 +129,8 @@ impl Remote for Liar {
     async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
         self.inner.statvfs(path).await
     }
-    async fn copy(&self, a: Fh, b: u64, c: Fh, d: u64, len: u64) -> Result<u64> {
-        self.inner.copy(a, b, c, d, len).await
+    async fn copy(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Result<u64> {
+        self.inner.copy(from, to, len).await
     }
 }
 

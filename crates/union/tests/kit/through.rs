@@ -160,8 +160,8 @@ impl<R: Remote> Remote for Through<R> {
         self.remote.statvfs(&self.at(path)).await
     }
 
-    async fn copy(&self, from: Fh, at: u64, to: Fh, to_at: u64, len: u64) -> Result<u64> {
-        self.remote.copy(from, at, to, to_at, len).await
+    async fn copy(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Result<u64> {
+        self.remote.copy(from, to, len).await
     }
 
     async fn mknod(

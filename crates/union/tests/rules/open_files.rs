@@ -17,10 +17,10 @@ async fn numbers_of_branches_do_not_mix() {
     assert_ne!(a, b);
     assert_eq!(built.union.read(a, 0, 9).await.unwrap().to_vec(), b"first");
     assert_eq!(built.union.read(b, 0, 9).await.unwrap().to_vec(), b"second");
-    assert_eq!(built.union.copy(a, 0, b, 0, 9).await, Err(Errno::EOPNOTSUPP));
+    assert_eq!(built.union.copy((a, 0), (b, 0), 9).await, Err(Errno::EOPNOTSUPP));
     built.mem(0).put_file("c", "");
     let c = built.union.open(&path("c"), flags).await.unwrap().fh;
-    assert_eq!(built.union.copy(a, 0, c, 0, 9).await, Ok(5));
+    assert_eq!(built.union.copy((a, 0), (c, 0), 9).await, Ok(5));
     for fh in [a, b, c] {
         built.union.close(fh);
     }

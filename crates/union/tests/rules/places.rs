@@ -145,7 +145,7 @@ async fn nothing_goes_from_one_place_to_another() {
     let flags = OpenFlags::existing(Access::ReadWrite);
     let from = built.union.open(&path("a/x"), flags).await.unwrap().fh;
     let to = built.union.open(&path("b/own"), flags).await.unwrap().fh;
-    assert_eq!(built.union.copy(from, 0, to, 0, 10).await, Err(Errno::EOPNOTSUPP));
+    assert_eq!(built.union.copy((from, 0), (to, 0), 10).await, Err(Errno::EOPNOTSUPP));
     assert_eq!(built.union.read(from, 0, 10).await.unwrap().to_vec(), b"0");
     built.union.close(from);
     built.union.close(to);

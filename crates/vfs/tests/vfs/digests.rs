@@ -98,8 +98,8 @@ impl Remote for Knowing {
     async fn statvfs(&self, path: &RemotePath) -> Result<StatVfs> {
         self.0.statvfs(path).await
     }
-    async fn copy(&self, from: Fh, at: u64, to: Fh, to_at: u64, len: u64) -> Result<u64> {
-        self.0.copy(from, at, to, to_at, len).await
+    async fn copy(&self, from: (Fh, u64), to: (Fh, u64), len: u64) -> Result<u64> {
+        self.0.copy(from, to, len).await
     }
 }
 
