@@ -27,7 +27,7 @@ pub use attr::{Attr, AttrChange, FileId, FileKind, InodeAttr, StatVfs, Timestamp
 pub use errno::{Errno, Result};
 pub use guard::{DirGuard, OpenGuard, OwnedFh};
 pub use hash::stable_hash;
-pub use lock::{LockFamily, LockKind, LockOwner, LockRange, LockedRanges};
+pub use lock::{Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges};
 pub use mutex::Mutex;
 pub use path::{InvalidName, Name, RemotePath};
 pub use printable::printable;

@@ -85,6 +85,24 @@ impl fmt::Debug for LockRange {
     }
 }
 
+/// A lock in a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lock {
+    /// Whose it is.
+    pub owner: LockOwner,
+    /// The locked bytes.
+    pub range: LockRange,
+    /// What it excludes.
+    pub kind: LockKind,
+}
+
+impl Lock {
+    /// A lock of this owner.
+    pub fn new(owner: LockOwner, range: LockRange, kind: LockKind) -> Lock {
+        Lock { owner, range, kind }
+    }
+}
+
 /// The locked ranges of one owner in one file: sorted, without overlaps, and joined where possible.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockedRanges(Vec<(LockRange, LockKind)>);

@@ -22,8 +22,8 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::{
-    Attr, AttrChange, Errno, FileKind, LockKind, LockOwner, LockRange, Name, RemotePath, Result,
-    StatVfs, Watches,
+    Attr, AttrChange, Errno, FileKind, Lock, LockKind, LockOwner, LockRange, Name, RemotePath,
+    Result, StatVfs, Watches,
 };
 
 /// A handle of an open file, valid at the [`Remote`] that returned it until it is closed there.
@@ -539,7 +539,7 @@ pub trait Remote: Send + Sync + 'static {
         false
     }
 
-    /// Sets a lock on a file, in place of what `owner` has locked in this range. The locks of an
+    /// Sets a lock on a file, in place of what its owner has locked in this range. The locks of an
     /// owner end with an unlock, or when the last handle is closed through which it has set one in
     /// this file. A dropped call leaves the locks as they were before it, unless a conversion was
     /// excluded.
@@ -552,14 +552,7 @@ pub trait Remote: Send + Sync + 'static {
     /// [`Posix`](crate::LockFamily::Posix)) or writing (for a write lock of it). `ENOLCK` if there
     /// are too many locks, or the file system has none. `EIO` if a lock of this owner was lost with
     /// a connection, until the owner has unlocked all of the file.
-    async fn lock(
-        &self,
-        _fh: Fh,
-        _owner: LockOwner,
-        _range: LockRange,
-        _kind: LockKind,
-        _wait: bool,
-    ) -> Result<()> {
+    async fn lock(&self, _fh: Fh, _lock: Lock, _wait: bool) -> Result<()> {
         Err(Errno::EOPNOTSUPP)
     }
 
@@ -569,13 +562,7 @@ pub trait Remote: Send + Sync + 'static {
     }
 
     /// A lock of another owner that excludes this one; `None` if it could be set.
-    async fn test_lock(
-        &self,
-        _fh: Fh,
-        _owner: LockOwner,
-        _range: LockRange,
-        _kind: LockKind,
-    ) -> Result<Option<(LockRange, LockKind)>> {
+    async fn test_lock(&self, _fh: Fh, _lock: Lock) -> Result<Option<(LockRange, LockKind)>> {
         Err(Errno::EOPNOTSUPP)
     }
 

@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use base::{LockKind, LockOwner, LockRange};
+use base::{Lock, LockKind, LockOwner, LockRange};
 use local::{LockUndo, lock_pause};
 use rustix::io::Errno;
 use sftp::codec::{LockFound, LockRequest, Reply};
@@ -266,7 +266,7 @@ impl Server {
             }
             LockRequest::Test { owner, range, kind } => {
                 let file = self.handles.file(handle)?;
-                let found = locks.held.test(&file.fd, owner, range, kind)?;
+                let found = locks.held.test(&file.fd, Lock { owner, range, kind })?;
                 return Ok(Some(Reply::Extended(LockFound(found).encode())));
             }
             LockRequest::Cancel { id } => locks.cancel(id),
@@ -281,7 +281,7 @@ impl Server {
     fn try_lock(&self, wanted: &Wanted) -> Result<()> {
         let Wanted { id, handle, owner, range, kind, .. } = wanted;
         let (number, file) = (handles::number(handle)?, self.handles.file(handle)?);
-        let undo = self.locks.held.set(number, &file.fd, *owner, *range, *kind)?;
+        let undo = self.locks.held.set(number, &file.fd, Lock::new(*owner, *range, *kind))?;
         if self.handles.file(handle).is_err() {
             // Closed in the meantime, which may not have ended this lock.
             self.locks.held.undo(&undo);

@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use base::{Errno, Fh, LockKind, LockOwner, LockRange, Mutex, Result};
+use base::{Errno, Fh, Lock, LockKind, LockOwner, LockRange, Mutex, Result};
 use sftp::{Call, Extension};
 use tokio::time::Instant;
 
@@ -116,14 +116,8 @@ impl Host {
         self.pool.live(0).is_some_and(|session| session.offers(Extension::Lock))
     }
 
-    pub(crate) async fn set_lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-        wait: bool,
-    ) -> Result<()> {
+    pub(crate) async fn set_lock(&self, fh: Fh, lock: Lock, wait: bool) -> Result<()> {
+        let Lock { owner, range, kind } = lock;
         // First without waiting: this keeps the order of the first polls.
         match self.request_lock(fh, owner, range, Some(kind), Duration::ZERO).await {
             Err(Errno::EAGAIN) if wait => {}
@@ -185,9 +179,7 @@ impl Host {
     pub(crate) async fn find_lock(
         &self,
         fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
+        Lock { owner, range, kind }: Lock,
     ) -> Result<Option<(LockRange, LockKind)>> {
         let file = self.file_with_locks(fh).await?;
         let open = &file.open;

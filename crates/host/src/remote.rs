@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
-    FileKind, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote, RemotePath,
+    FileKind, Lock, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote, RemotePath,
     RenameMode, Result, Seek, SetXattr, StatVfs, Watches, Window,
 };
 use bytes::Bytes;
@@ -210,28 +210,15 @@ impl Remote for Host {
         self.offers_locks()
     }
 
-    async fn lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-        wait: bool,
-    ) -> Result<()> {
-        self.set_lock(fh, owner, range, kind, wait).await
+    async fn lock(&self, fh: Fh, lock: Lock, wait: bool) -> Result<()> {
+        self.set_lock(fh, lock, wait).await
     }
 
     async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
         self.remove_lock(fh, owner, range).await
     }
 
-    async fn test_lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-    ) -> Result<Option<(LockRange, LockKind)>> {
-        self.find_lock(fh, owner, range, kind).await
+    async fn test_lock(&self, fh: Fh, lock: Lock) -> Result<Option<(LockRange, LockKind)>> {
+        self.find_lock(fh, lock).await
     }
 }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base::{Errno, LockFamily, LockKind, LockOwner, LockRange, LockedRanges, Result};
+use base::{Errno, Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges, Result};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fcntl_getfl, flock, fstat};
@@ -113,9 +113,7 @@ impl Locks {
         &self,
         handle: u64,
         file: impl AsFd,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
+        Lock { owner, range, kind }: Lock,
     ) -> Result<LockUndo> {
         let id = check(&file, owner, Some(kind))?;
         loop {
@@ -161,9 +159,7 @@ impl Locks {
     pub fn test(
         &self,
         file: impl AsFd,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
+        Lock { owner, range, kind }: Lock,
     ) -> Result<Option<(LockRange, LockKind)>> {
         let id = check(&file, owner, None)?;
         if owner.family == LockFamily::Flock {
@@ -452,8 +448,8 @@ mod tests {
         let other = tempfile::tempfile().unwrap();
         let (one, whole) = (owner(LockFamily::Posix, 1), LockRange::WHOLE);
         let locks = Arc::new(Locks::default());
-        locks.set(1, &file, one, whole, LockKind::Write).unwrap();
-        locks.set(2, &other, one, whole, LockKind::Write).unwrap();
+        locks.set(1, &file, Lock::new(one, whole, LockKind::Write)).unwrap();
+        locks.set(2, &other, Lock::new(one, whole, LockKind::Write)).unwrap();
         let description = locks.known((id(&file).unwrap(), one)).unwrap();
         let hung = lock(&description);
         let (done, is_done) = std::sync::mpsc::channel();
@@ -477,28 +473,29 @@ mod tests {
         let (file, read) = files(&dir);
         let (one, two) = (owner(LockFamily::Posix, 1), owner(LockFamily::Posix, 2));
         let locks = Locks::default();
-        locks.set(1, &file, one, range(5, 9), LockKind::Read).unwrap();
-        let undo = locks.set(1, &file, one, range(0, 9), LockKind::Write).unwrap();
+        locks.set(1, &file, Lock::new(one, range(5, 9), LockKind::Read)).unwrap();
+        let undo = locks.set(1, &file, Lock::new(one, range(0, 9), LockKind::Write)).unwrap();
         assert_eq!(
-            locks.set(2, &file, two, range(9, 9), LockKind::Read).err(),
+            locks.set(2, &file, Lock::new(two, range(9, 9), LockKind::Read)).err(),
             Some(Errno::EAGAIN)
         );
-        let test = |last| locks.test(&read, two, range(0, last), LockKind::Write).unwrap();
+        let test =
+            |last| locks.test(&read, Lock::new(two, range(0, last), LockKind::Write)).unwrap();
         assert_eq!(test(9), Some((range(0, 9), LockKind::Write)));
         locks.undo(&undo);
         assert_eq!(test(4), None);
         assert_eq!(test(9), Some((range(5, 9), LockKind::Read)));
-        locks.set(2, &file, two, range(9, 9), LockKind::Read).unwrap();
+        locks.set(2, &file, Lock::new(two, range(9, 9), LockKind::Read)).unwrap();
         // A later request of the owner has precedence.
-        let undo = locks.set(1, &file, one, range(0, 3), LockKind::Write).unwrap();
-        locks.set(1, &file, one, range(0, 3), LockKind::Read).unwrap();
+        let undo = locks.set(1, &file, Lock::new(one, range(0, 3), LockKind::Write)).unwrap();
+        locks.set(1, &file, Lock::new(one, range(0, 3), LockKind::Read)).unwrap();
         locks.undo(&undo);
         assert_eq!(test(3), Some((range(0, 3), LockKind::Read)));
         locks.close(1);
         locks.close(2);
         assert!(locks.is_empty());
         let free = owner(LockFamily::Posix, 3);
-        assert_eq!(locks.test(&file, free, LockRange::WHOLE, LockKind::Write), Ok(None));
+        assert_eq!(locks.test(&file, Lock::new(free, LockRange::WHOLE, LockKind::Write)), Ok(None));
     }
 
     #[test]
@@ -508,8 +505,9 @@ mod tests {
         let write = File::options().write(true).open(dir.path().join("file")).unwrap();
         let locks = Locks::default();
         let posix = owner(LockFamily::Posix, 1);
-        let set =
-            |file: &File, owner, kind| locks.set(1, file, owner, LockRange::WHOLE, kind).err();
+        let set = |file: &File, owner, kind| {
+            locks.set(1, file, Lock::new(owner, LockRange::WHOLE, kind)).err()
+        };
         assert_eq!(set(&read, posix, LockKind::Write), Some(Errno::EBADF));
         assert_eq!(set(&write, posix, LockKind::Read), Some(Errno::EBADF));
         // One owner through several descriptors.
@@ -548,14 +546,14 @@ mod tests {
             (&file, whole, LockKind::Read),
             (&file, whole, LockKind::Write),
         ] {
-            locks.set(1, file, owner, LockRange::WHOLE, kind).unwrap();
+            locks.set(1, file, Lock::new(owner, LockRange::WHOLE, kind)).unwrap();
             locks.unlock(file, owner, LockRange::WHOLE).unwrap();
             assert!(!sees_a_write(&watcher), "{owner:?} {kind:?}");
         }
         assert!(locks.is_empty());
-        locks.set(1, &file, one, LockRange::WHOLE, LockKind::Write).unwrap();
+        locks.set(1, &file, Lock::new(one, LockRange::WHOLE, LockKind::Write)).unwrap();
         for _ in 0..10 {
-            let excluded = locks.set(2, &file, two, LockRange::WHOLE, LockKind::Write);
+            let excluded = locks.set(2, &file, Lock::new(two, LockRange::WHOLE, LockKind::Write));
             assert_eq!(excluded.err(), Some(Errno::EAGAIN));
         }
         assert!(!sees_a_write(&watcher));
@@ -571,12 +569,13 @@ mod tests {
         let locks = Locks::default();
         let (one, two) = (owner(LockFamily::Posix, 1), owner(LockFamily::Posix, 2));
         for (file, range) in [(&read, range(0, 4)), (&file, range(20, 24))] {
-            locks.set(1, file, one, range, LockKind::Read).unwrap();
+            locks.set(1, file, Lock::new(one, range, LockKind::Read)).unwrap();
         }
-        locks.set(2, &file, two, range(10, 19), LockKind::Read).unwrap();
-        let write = |last| locks.set(1, &file, one, range(5, last), LockKind::Write).err();
+        locks.set(2, &file, Lock::new(two, range(10, 19), LockKind::Read)).unwrap();
+        let write =
+            |last| locks.set(1, &file, Lock::new(one, range(5, last), LockKind::Write)).err();
         assert_eq!(write(10), Some(Errno::EAGAIN));
-        let found = |at| locks.test(&file, two, range(at, at), LockKind::Write).unwrap();
+        let found = |at| locks.test(&file, Lock::new(two, range(at, at), LockKind::Write)).unwrap();
         assert_eq!(found(5), None);
         assert_eq!(write(9), None);
         assert_eq!(found(0), Some((range(0, 4), LockKind::Read)));
@@ -593,12 +592,15 @@ mod tests {
         let locks = Locks::default();
         let one = owner(LockFamily::Posix, 1);
         for at in 0..MAX_RANGES as u64 {
-            locks.set(1, &file, one, range(2 * at, 2 * at), LockKind::Read).unwrap();
+            locks.set(1, &file, Lock::new(one, range(2 * at, 2 * at), LockKind::Read)).unwrap();
         }
         let most = range(1_000_000, 1_000_000);
-        assert_eq!(locks.set(1, &file, one, most, LockKind::Read).err(), Some(Errno::ENOLCK));
+        assert_eq!(
+            locks.set(1, &file, Lock::new(one, most, LockKind::Read)).err(),
+            Some(Errno::ENOLCK)
+        );
         locks.unlock(&file, one, LockRange::WHOLE).unwrap();
-        locks.set(1, &file, one, most, LockKind::Read).unwrap();
+        locks.set(1, &file, Lock::new(one, most, LockKind::Read)).unwrap();
     }
 
     #[test]

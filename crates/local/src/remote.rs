@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::{
-    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Location, LockKind,
-    LockOwner, LockRange, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek,
-    SetXattr, StatVfs,
+    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Location, Lock,
+    LockKind, LockOwner, LockRange, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result,
+    Seek, SetXattr, StatVfs,
 };
 use bytes::Bytes;
 use rustix::fs::{copy_file_range, fstat, fsync};
@@ -296,19 +296,12 @@ impl Remote for Local {
         true
     }
 
-    async fn lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-        wait: bool,
-    ) -> Result<()> {
+    async fn lock(&self, fh: Fh, lock: Lock, wait: bool) -> Result<()> {
         for attempts in 1.. {
             // Before the attempt, so that no unlock is missed.
             let mut unlocked = pin!(self.unlocked.notified());
             unlocked.as_mut().enable();
-            match self.try_lock(fh, owner, range, kind).await {
+            match self.try_lock(fh, lock).await {
                 Err(Errno::EAGAIN) if wait => {}
                 set => return set,
             }
@@ -327,15 +320,9 @@ impl Remote for Local {
         .await
     }
 
-    async fn test_lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-    ) -> Result<Option<(LockRange, LockKind)>> {
+    async fn test_lock(&self, fh: Fh, lock: Lock) -> Result<Option<(LockRange, LockKind)>> {
         let (file, locks) = (self.files.get(fh.0)?, self.locks.clone());
-        self.reading(file, move |file| locks.test(file, owner, range, kind)).await
+        self.reading(file, move |file| locks.test(file, lock)).await
     }
 }
 
@@ -356,19 +343,13 @@ impl Drop for SetLock {
 }
 
 impl Local {
-    async fn try_lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-    ) -> Result<()> {
+    async fn try_lock(&self, fh: Fh, lock: Lock) -> Result<()> {
         let file = self.files.get(fh.0)?;
         let guard = file.exclusive().await;
         let (locks, unlocked) = (self.locks.clone(), self.unlocked.clone());
         let set = move || {
             let _guard = guard;
-            let undo = Some(locks.set(fh.0, &*file, owner, range, kind)?);
+            let undo = Some(locks.set(fh.0, &*file, lock)?);
             Ok(SetLock { locks, unlocked, undo })
         };
         let mut set = self.pool.run(set).await?;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
-    FileKind, Location, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote,
+    FileKind, Location, Lock, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote,
     RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Watches, Window,
 };
 use bytes::Bytes;
@@ -216,30 +216,17 @@ impl Remote for Recovering {
         self.core.inner.has_locks()
     }
 
-    async fn lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-        wait: bool,
-    ) -> Result<()> {
-        self.core.lock(fh, owner, range, kind, wait).await
+    async fn lock(&self, fh: Fh, lock: Lock, wait: bool) -> Result<()> {
+        self.core.lock(fh, lock, wait).await
     }
 
     async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
         self.core.unlock(fh, owner, range).await
     }
 
-    async fn test_lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-    ) -> Result<Option<(LockRange, LockKind)>> {
+    async fn test_lock(&self, fh: Fh, lock: Lock) -> Result<Option<(LockRange, LockKind)>> {
         let handle = self.core.files.handle(fh)?;
-        let test = |fh| self.core.inner.test_lock(fh, owner, range, kind);
+        let test = |fh| self.core.inner.test_lock(fh, lock);
         self.core.retry_with_handle(&handle, test).await
     }
 

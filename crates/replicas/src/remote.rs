@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
-    FileKind, Location, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote,
+    FileKind, Location, Lock, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote,
     RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Window,
 };
 use bytes::Bytes;
@@ -285,20 +285,11 @@ impl Remote for Replicas {
         self.gateways.members.iter().all(|member| member.remote.has_locks())
     }
 
-    async fn lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-        wait: bool,
-    ) -> Result<()> {
+    async fn lock(&self, fh: Fh, lock: Lock, wait: bool) -> Result<()> {
         let file = self.files.get(fh.0)?;
         file.note_lock();
-        self.through_primary_only(&file, Weight::Slow, |remote, fh| {
-            remote.lock(fh, owner, range, kind, wait)
-        })
-        .await
+        self.through_primary_only(&file, Weight::Slow, |remote, fh| remote.lock(fh, lock, wait))
+            .await
     }
 
     async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
@@ -307,18 +298,10 @@ impl Remote for Replicas {
             .await
     }
 
-    async fn test_lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-    ) -> Result<Option<(LockRange, LockKind)>> {
+    async fn test_lock(&self, fh: Fh, lock: Lock) -> Result<Option<(LockRange, LockKind)>> {
         let file = self.files.get(fh.0)?;
-        self.through_primary_only(&file, Weight::Slow, |remote, fh| {
-            remote.test_lock(fh, owner, range, kind)
-        })
-        .await
+        self.through_primary_only(&file, Weight::Slow, |remote, fh| remote.test_lock(fh, lock))
+            .await
     }
 
     async fn lost_lock(&self, fh: Fh) {

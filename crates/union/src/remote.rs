@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
-    FileKind, Location, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote,
+    FileKind, Location, Lock, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote,
     RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Watches, Window,
 };
 use bytes::Bytes;
@@ -246,16 +246,9 @@ impl Remote for Union {
         self.tree().given().iter().all(|branch| branch.remote.has_locks())
     }
 
-    async fn lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-        wait: bool,
-    ) -> Result<()> {
+    async fn lock(&self, fh: Fh, lock: Lock, wait: bool) -> Result<()> {
         let file = self.files.get(fh.0)?;
-        file.branch.remote.lock(file.fh(), owner, range, kind, wait).await
+        file.branch.remote.lock(file.fh(), lock, wait).await
     }
 
     async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
@@ -263,15 +256,9 @@ impl Remote for Union {
         file.branch.remote.unlock(file.fh(), owner, range).await
     }
 
-    async fn test_lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-    ) -> Result<Option<(LockRange, LockKind)>> {
+    async fn test_lock(&self, fh: Fh, lock: Lock) -> Result<Option<(LockRange, LockKind)>> {
         let file = self.files.get(fh.0)?;
-        file.branch.remote.test_lock(file.fh(), owner, range, kind).await
+        file.branch.remote.test_lock(file.fh(), lock).await
     }
 
     async fn lost_lock(&self, fh: Fh) {

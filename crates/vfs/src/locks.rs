@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use base::{
-    Attr, Errno, Fh, LockFamily, LockKind, LockOwner, LockRange, LockedRanges, Mutex, Result,
+    Attr, Errno, Fh, Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges, Mutex, Result,
 };
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -138,7 +138,7 @@ impl Drop for Granted<'_> {
         let before = shared.locks.with(ino, owner, |holder| holder.ranges.within(range));
         detach(async move {
             for (range, kind) in before.iter() {
-                let _ = shared.remote.lock(fh, owner, range, kind, false).await;
+                let _ = shared.remote.lock(fh, Lock::new(owner, range, kind), false).await;
             }
             for gap in before.gaps(range) {
                 let _ = shared.remote.unlock(fh, owner, gap).await;
@@ -178,7 +178,8 @@ impl Vfs {
             holder.is_closing = false;
             holder.note_file(file.number);
         });
-        let (granted, stamp, attr) = self.request_lock(&file, fh, owner, range, kind, wait).await?;
+        let lock = Lock { owner, range, kind };
+        let (granted, stamp, attr) = self.request_lock(&file, fh, lock, wait).await?;
         self.revalidate_locked(inode, &attr?, stamp).await;
         let watch = self.locks.with(inode.ino, owner, |holder| {
             holder.ranges.set(range, Some(kind));
@@ -202,18 +203,15 @@ impl Vfs {
         &'a self,
         file: &'a Arc<OpenFile>,
         fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
+        lock: Lock,
         wait: bool,
     ) -> Result<(Granted<'a>, RequestStamp, Result<Attr>)> {
-        let ino = file.inode.ino;
+        let (ino, Lock { owner, range, .. }) = (file.inode.ino, lock);
         let granted =
             || Granted { shared: &self.shared, file, fh, owner, range, is_answered: false };
         let at_once = async |stamp| {
             // Both in one round trip. The lock takes effect first, since it is polled first.
-            let locking =
-                async { self.remote.lock(fh, owner, range, kind, false).await.map(|()| granted()) };
+            let locking = async { self.remote.lock(fh, lock, false).await.map(|()| granted()) };
             let (granted, attr) = tokio::join!(locking, self.remote.fstat(fh));
             Ok((granted?, stamp, attr))
         };
@@ -227,7 +225,7 @@ impl Vfs {
                 false => first,
             };
         }
-        self.remote.lock(fh, owner, range, kind, true).await?;
+        self.remote.lock(fh, lock, true).await?;
         let granted = granted();
         let stamp = self.stamp_request();
         let attr = self.remote.fstat(fh).await;
@@ -327,7 +325,7 @@ impl Vfs {
         kind: LockKind,
     ) -> Result<Option<(LockRange, LockKind)>> {
         let file = self.files.get(handle.0)?;
-        self.remote.test_lock(file.fh().await?, owner, range, kind).await
+        self.remote.test_lock(file.fh().await?, Lock { owner, range, kind }).await
     }
 }
 

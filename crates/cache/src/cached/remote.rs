@@ -7,7 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
-    FileKind, Location, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote,
+    FileKind, Location, Lock, LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote,
     RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Watches, Window,
 };
 use bytes::Bytes;
@@ -298,19 +298,12 @@ impl Remote for Cached {
         !self.core.config.offline && self.core.inner.has_locks()
     }
 
-    async fn lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-        wait: bool,
-    ) -> Result<()> {
+    async fn lock(&self, fh: Fh, lock: Lock, wait: bool) -> Result<()> {
         // The cached content is that of the open, and the lock is for the present one.
         let file = self.core.files.get(fh)?;
         let server = file.open_server_handle().await?;
         file.read_from_server();
-        self.core.inner.lock(server, owner, range, kind, wait).await
+        self.core.inner.lock(server, lock, wait).await
     }
 
     async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
@@ -318,15 +311,9 @@ impl Remote for Cached {
         self.core.inner.unlock(server, owner, range).await
     }
 
-    async fn test_lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-    ) -> Result<Option<(LockRange, LockKind)>> {
+    async fn test_lock(&self, fh: Fh, lock: Lock) -> Result<Option<(LockRange, LockKind)>> {
         let server = self.core.files.get(fh)?.open_server_handle().await?;
-        self.core.inner.test_lock(server, owner, range, kind).await
+        self.core.inner.test_lock(server, lock).await
     }
 
     async fn lost_lock(&self, fh: Fh) {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use base::{
-    Access, Create, Data, Errno, LockFamily, LockKind, LockOwner, LockRange, OpenFlags, Remote,
-    RenameMode,
+    Access, Create, Data, Errno, Lock, LockFamily, LockKind, LockOwner, LockRange, OpenFlags,
+    Remote, RenameMode,
 };
 use bytes::Bytes;
 use host::{Config, Host};
@@ -537,13 +537,15 @@ async fn a_lease_is_promised_before_the_first_lock() {
         let renewed = actor.expect(lease()).await;
         actor.fail(renewed, StatusCode::OK).await;
     };
-    let (locked, ()) = tokio::join!(host.lock(fh, owner(1), range, LockKind::Read, false), serve);
+    let (locked, ()) =
+        tokio::join!(host.lock(fh, Lock::new(owner(1), range, LockKind::Read), false), serve);
     assert_eq!(locked, Ok(()));
     let serve = async {
         let locked = actor.expect(of_file(set(2, read))).await;
         actor.fail(locked, StatusCode::OK).await;
     };
-    let (locked, ()) = tokio::join!(host.lock(fh, owner(2), range, LockKind::Read, false), serve);
+    let (locked, ()) =
+        tokio::join!(host.lock(fh, Lock::new(owner(2), range, LockKind::Read), false), serve);
     assert_eq!(locked, Ok(()));
 }
 

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::{Errno, Fh, LockFamily, LockKind, LockOwner, LockRange, LockedRanges, Result};
+use base::{Errno, Fh, Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges, Result};
 use tokio::time::Instant;
 
 use super::{FileState, Handle, OpenFile, Phase};
@@ -159,14 +159,8 @@ fn permits(handle: &Handle, owner: LockOwner, kind: LockKind) -> bool {
 impl Core {
     /// Sets a lock. After a loss the request is repeated: the server has ended what the former
     /// session had locked.
-    pub(crate) async fn lock(
-        self: &Arc<Core>,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-        wait: bool,
-    ) -> Result<()> {
+    pub(crate) async fn lock(self: &Arc<Core>, fh: Fh, lock: Lock, wait: bool) -> Result<()> {
+        let Lock { owner, range, kind } = lock;
         let handle = self.files.handle(fh)?;
         let file = &handle.file;
         self.wait_for_queue(file).await?;
@@ -184,7 +178,7 @@ impl Core {
             let locked = self.retry_with_handle(&handle, |fh| {
                 epoch.store(file.lock().epoch, Ordering::Relaxed);
                 // If it would wait, there is no reply that shows the end of the old lock.
-                self.inner.lock(fh, owner, range, kind, wait && !converts)
+                self.inner.lock(fh, lock, wait && !converts)
             });
             let locked = locked.await;
             match locked {
@@ -316,7 +310,7 @@ async fn reclaim_for(
         let mut is_set = false;
         for (handle, fh) in permitted {
             let set = loop {
-                match inner.lock(*fh, owner, range, kind, false).await {
+                match inner.lock(*fh, Lock::new(owner, range, kind), false).await {
                     Err(Errno::EAGAIN) if Instant::now() < deadline => {
                         tokio::time::sleep(RECLAIM_INTERVAL).await;
                     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use base::{
-    Access, Allocation, AttrChange, Create, Errno, Fh, FileKind, LockFamily, LockKind, LockOwner,
-    LockRange, OpenFlags, RenameMode, Result, Seek, SetXattr,
+    Access, Allocation, AttrChange, Create, Errno, Fh, FileKind, Lock, LockFamily, LockKind,
+    LockOwner, LockRange, OpenFlags, RenameMode, Result, Seek, SetXattr,
 };
 use base::{Remote, RemotePath};
 use bytes::Bytes;
@@ -91,8 +91,11 @@ fn cases() -> Vec<Case> {
         Case {
             call: Call::Lock,
             run: |recovering, open| {
-                let lock =
-                    recovering.lock(open.file, OWNER, LockRange::WHOLE, LockKind::Write, false);
+                let lock = recovering.lock(
+                    open.file,
+                    Lock::new(OWNER, LockRange::WHOLE, LockKind::Write),
+                    false,
+                );
                 Box::pin(done(lock))
             },
             look: locked,
@@ -104,7 +107,9 @@ fn cases() -> Vec<Case> {
             run: |recovering, open| {
                 Box::pin(async move {
                     let (whole, part) = (LockRange::WHOLE, LockRange::new(0, 9).unwrap());
-                    recovering.lock(open.file, OWNER, whole, LockKind::Read, false).await?;
+                    recovering
+                        .lock(open.file, Lock::new(OWNER, whole, LockKind::Read), false)
+                        .await?;
                     done(recovering.unlock(open.file, OWNER, part)).await
                 })
             },
@@ -117,7 +122,9 @@ fn cases() -> Vec<Case> {
             run: |recovering, open| {
                 Box::pin(async move {
                     let whole = LockRange::WHOLE;
-                    let found = recovering.test_lock(open.file, OWNER, whole, LockKind::Read).await;
+                    let found = recovering
+                        .test_lock(open.file, Lock::new(OWNER, whole, LockKind::Read))
+                        .await;
                     Ok(format!("{:?}", found?))
                 })
             },

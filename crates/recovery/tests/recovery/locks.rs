@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use base::{Access, Errno, Fh, LockFamily, LockKind, LockOwner, LockRange, OpenFlags, Remote};
+use base::{
+    Access, Errno, Fh, Lock, LockFamily, LockKind, LockOwner, LockRange, OpenFlags, Remote,
+};
 use bytes::Bytes;
 use recovery::RetryPolicy;
 use testkit::{Call, path};
@@ -20,8 +22,8 @@ fn range(start: u64, last: u64) -> LockRange {
 async fn locked(stage: &Stage) -> Fh {
     let fh = stage.create("f").await;
     stage.put(fh, 0, "before").await.unwrap();
-    stage.recovering.lock(fh, OWN, range(0, 9), LockKind::Write, false).await.unwrap();
-    stage.recovering.lock(fh, OWN, range(20, 29), LockKind::Read, false).await.unwrap();
+    stage.recovering.lock(fh, Lock::new(OWN, range(0, 9), LockKind::Write), false).await.unwrap();
+    stage.recovering.lock(fh, Lock::new(OWN, range(20, 29), LockKind::Read), false).await.unwrap();
     fh
 }
 
@@ -31,7 +33,7 @@ async fn other(stage: &Stage) -> Fh {
 }
 
 async fn try_other(stage: &Stage, fh: Fh, range: LockRange, kind: LockKind) -> Result<(), Errno> {
-    stage.server().lock(fh, OTHER, range, kind, false).await
+    stage.server().lock(fh, Lock::new(OTHER, range, kind), false).await
 }
 
 /// The server has ended the session.
@@ -95,7 +97,7 @@ async fn a_holder_that_has_lost_its_lock_gets_errors_until_it_unlocks() {
     assert_eq!(stage.read(fh).await, Err(Errno::EIO));
     assert_eq!(stage.read(reader).await, Err(Errno::EIO), "the same file");
     assert_eq!(stage.recovering.fsync(fh).await, Err(Errno::EIO));
-    let again = stage.recovering.lock(fh, OWN, range(0, 0), LockKind::Read, true).await;
+    let again = stage.recovering.lock(fh, Lock::new(OWN, range(0, 0), LockKind::Read), true).await;
     assert_eq!(again, Err(Errno::EIO), "it believes to have the others");
     // All or nothing: the other client may lock the rest.
     assert_eq!(try_other(&stage, there, WHOLE, LockKind::Write).await, Ok(()));
@@ -107,7 +109,7 @@ async fn a_holder_that_has_lost_its_lock_gets_errors_until_it_unlocks() {
     stage.recovering.unlock(fh, OWN, WHOLE).await.unwrap();
     assert_eq!(stage.read(fh).await.unwrap(), b"before");
     stage.server().close(there);
-    stage.recovering.lock(fh, OWN, WHOLE, LockKind::Write, false).await.unwrap();
+    stage.recovering.lock(fh, Lock::new(OWN, WHOLE, LockKind::Write), false).await.unwrap();
     for fh in [fh, reader, later] {
         stage.recovering.close(fh);
     }
@@ -169,8 +171,11 @@ async fn a_waiting_lock_survives_a_loss_and_can_be_dropped() {
     let there = other(&stage).await;
     try_other(&stage, there, range(50, 50), LockKind::Write).await.unwrap();
     for dropped in [true, false] {
-        let mut waiting: Started<'_, _> =
-            Box::pin(stage.recovering.lock(fh, OWN, range(40, 59), LockKind::Write, true));
+        let mut waiting: Started<'_, _> = Box::pin(stage.recovering.lock(
+            fh,
+            Lock::new(OWN, range(40, 59), LockKind::Write),
+            true,
+        ));
         assert!(poll_once(&mut waiting).is_pending());
         stage.blink();
         let short = Duration::from_secs(5);
@@ -197,11 +202,11 @@ async fn a_lock_that_a_failed_conversion_has_removed_is_not_set_again() {
         let fh = stage.create("f").await;
         stage.put(fh, 0, "content").await.unwrap();
         let there = other(&stage).await;
-        let try_other = |kind| stage.server().lock(there, theirs, WHOLE, kind, false);
-        stage.recovering.lock(fh, own, WHOLE, LockKind::Read, false).await.unwrap();
+        let try_other = |kind| stage.server().lock(there, Lock::new(theirs, WHOLE, kind), false);
+        stage.recovering.lock(fh, Lock::new(own, WHOLE, LockKind::Read), false).await.unwrap();
         try_other(LockKind::Read).await.unwrap();
         let mut converting: Started<'_, _> =
-            Box::pin(stage.recovering.lock(fh, own, WHOLE, LockKind::Write, waits));
+            Box::pin(stage.recovering.lock(fh, Lock::new(own, WHOLE, LockKind::Write), waits));
         match waits {
             true => assert!(poll_once(&mut converting).is_pending()),
             false => assert_eq!(converting.as_mut().await, Err(Errno::EAGAIN)),
@@ -237,7 +242,7 @@ async fn a_locked_file_is_not_closed_by_a_flush() {
     assert_eq!(stage.recovering.flush(fh).await, Ok(()));
     assert_eq!(stage.server().open_handles(), 0);
     // The next lock opens it again.
-    stage.recovering.lock(fh, OWN, WHOLE, LockKind::Write, false).await.unwrap();
+    stage.recovering.lock(fh, Lock::new(OWN, WHOLE, LockKind::Write), false).await.unwrap();
     stage.recovering.write(fh, 0, Bytes::from_static(b"after!")).await.unwrap();
     stage.recovering.finish(fh).await.unwrap();
     others_run().await;

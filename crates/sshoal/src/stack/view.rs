@@ -16,8 +16,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use base::{
     Allocation, Attr, AttrChange, Data, Dh, DigestEffort, DigestKind, DirEntry, Errno, Fh,
-    FileKind, Location, LockKind, LockOwner, LockRange, Name, OpenFlags, OpenGuard, Opened, Remote,
-    RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Watches, Window,
+    FileKind, Location, Lock, LockKind, LockOwner, LockRange, Name, OpenFlags, OpenGuard, Opened,
+    Remote, RemotePath, RenameMode, Result, Seek, SetXattr, StatVfs, Watches, Window,
 };
 use bytes::Bytes;
 use host::Host;
@@ -284,13 +284,9 @@ impl Remote for View {
         ) -> Result<Option<Bytes>>;
         fn disconnected<>() -> ();
         fn write_verifier<>() -> Result<Option<Bytes>>;
-        fn lock<>(
-            fh: Fh, owner: LockOwner, range: LockRange, kind: LockKind, wait: bool
-        ) -> Result<()>;
+        fn lock<>(fh: Fh, lock: Lock, wait: bool) -> Result<()>;
         fn unlock<>(fh: Fh, owner: LockOwner, range: LockRange) -> Result<()>;
-        fn test_lock<>(
-            fh: Fh, owner: LockOwner, range: LockRange, kind: LockKind
-        ) -> Result<Option<(LockRange, LockKind)>>;
+        fn test_lock<>(fh: Fh, lock: Lock) -> Result<Option<(LockRange, LockKind)>>;
         fn lost_lock<>(fh: Fh) -> ();
     }
 }

@@ -1,6 +1,8 @@
 //! Rules for locks. A remote without locks refuses all of them.
 
-use base::{Access, Errno, Fh, LockFamily, LockKind, LockOwner, LockRange, OpenFlags, Result};
+use base::{
+    Access, Errno, Fh, Lock, LockFamily, LockKind, LockOwner, LockRange, OpenFlags, Result,
+};
 
 use super::fixture::{Fixture, ok, poll_once};
 
@@ -23,10 +25,10 @@ async fn file(fixture: &Fixture) -> Option<Fh> {
     }
     let whole = LockRange::WHOLE;
     let refused = Err(Errno::EOPNOTSUPP);
-    assert_eq!(fixture.lock(fh, ONE, whole, LockKind::Read, false).await, refused);
-    assert_eq!(fixture.lock(fh, ONE, whole, LockKind::Read, true).await, refused);
+    assert_eq!(fixture.lock(fh, Lock::new(ONE, whole, LockKind::Read), false).await, refused);
+    assert_eq!(fixture.lock(fh, Lock::new(ONE, whole, LockKind::Read), true).await, refused);
     assert_eq!(fixture.unlock(fh, ONE, whole).await, refused);
-    let tested = fixture.test_lock(fh, ONE, whole, LockKind::Read).await;
+    let tested = fixture.test_lock(fh, Lock::new(ONE, whole, LockKind::Read)).await;
     assert_eq!(tested, Err(Errno::EOPNOTSUPP));
     fixture.close(fh);
     None
@@ -39,7 +41,7 @@ async fn set(
     range: LockRange,
     kind: LockKind,
 ) -> Result<()> {
-    fixture.lock(fh, owner, range, kind, false).await
+    fixture.lock(fh, Lock::new(owner, range, kind), false).await
 }
 
 /// Read locks share, write locks exclude, and only where ranges overlap.
@@ -52,9 +54,9 @@ pub async fn locks_exclude_each_other_by_range_and_kind(fixture: &Fixture) {
     assert_eq!(set(fixture, fh, TWO, range(9, 9), Write).await, excluded);
     ok("lock", "behind", set(fixture, fh, TWO, range(10, 14), Write).await);
     assert_eq!(set(fixture, fh, ONE, LockRange::WHOLE, Read).await, excluded);
-    let found = fixture.test_lock(fh, ONE, range(3, 20), Read).await;
+    let found = fixture.test_lock(fh, Lock::new(ONE, range(3, 20), Read)).await;
     assert_eq!(found, Ok(Some((range(10, 14), Write))));
-    assert_eq!(fixture.test_lock(fh, ONE, range(0, 9), Read).await, Ok(None));
+    assert_eq!(fixture.test_lock(fh, Lock::new(ONE, range(0, 9), Read)).await, Ok(None));
     // Part of a lock, up to the end of the file, past its size.
     ok("unlock", "a part", fixture.unlock(fh, TWO, range(0, 12)).await);
     ok("lock", "the part", set(fixture, fh, ONE, range(0, 12), Write).await);
@@ -104,8 +106,11 @@ pub async fn a_waiting_lock_is_set_after_an_unlock(fixture: &Fixture) {
     for owner in [ONE, flock(ONE)] {
         let waiter = LockOwner { number: 7, ..owner };
         ok("lock", owner, set(fixture, fh, owner, LockRange::WHOLE, LockKind::Write).await);
-        let mut waiting =
-            Box::pin(fixture.lock(other, waiter, LockRange::WHOLE, LockKind::Write, true));
+        let mut waiting = Box::pin(fixture.lock(
+            other,
+            Lock::new(waiter, LockRange::WHOLE, LockKind::Write),
+            true,
+        ));
         assert!(poll_once(&mut waiting).is_pending(), "it is locked");
         let short = std::time::Duration::from_millis(50);
         assert!(tokio::time::timeout(short, &mut waiting).await.is_err(), "it is still locked");
@@ -124,14 +129,16 @@ pub async fn a_dropped_call_leaves_the_locks_as_they_were(fixture: &Fixture) {
     let Some(fh) = file(fixture).await else { return };
     ok("lock", "before", set(fixture, fh, ONE, range(5, 9), LockKind::Read).await);
     ok("lock", "other", set(fixture, fh, TWO, range(7, 7), LockKind::Read).await);
-    let mut waiting = Box::pin(fixture.lock(fh, ONE, range(0, 9), LockKind::Write, true));
+    let mut waiting =
+        Box::pin(fixture.lock(fh, Lock::new(ONE, range(0, 9), LockKind::Write), true));
     assert!(poll_once(&mut waiting).is_pending(), "it is locked");
     let short = std::time::Duration::from_millis(30);
     assert!(tokio::time::timeout(short, &mut waiting).await.is_err());
     drop(waiting);
     ok("unlock", "other", fixture.unlock(fh, TWO, LockRange::WHOLE).await);
     for polls in 0..4 {
-        let mut call = Box::pin(fixture.lock(fh, ONE, range(0, 9), LockKind::Write, false));
+        let mut call =
+            Box::pin(fixture.lock(fh, Lock::new(ONE, range(0, 9), LockKind::Write), false));
         for _ in 0..polls {
             if poll_once(&mut call).is_ready() {
                 // It was not dropped in time.
@@ -164,7 +171,7 @@ pub async fn locks_end_with_their_handles(fixture: &Fixture) {
     ok("lock", "two", set(fixture, other, TWO, range(5, 9), LockKind::Write).await);
     fixture.close(fh);
     let three = LockOwner { number: 3, ..ONE };
-    let free = fixture.lock(other, three, range(0, 4), LockKind::Write, true);
+    let free = fixture.lock(other, Lock::new(three, range(0, 4), LockKind::Write), true);
     let limit = std::time::Duration::from_secs(20);
     ok("lock", "free", tokio::time::timeout(limit, free).await.expect("it ends"));
     let excluded = set(fixture, other, three, range(9, 9), LockKind::Read).await;

@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::{
-    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Location, LockKind,
-    LockOwner, LockRange, Name, OpenFlags, Opened, Remote, RemotePath, RenameMode, Result, Seek,
-    SetXattr, StatVfs, Watches, Window,
+    Allocation, Attr, AttrChange, Data, Dh, DirEntry, Errno, Fh, FileKind, Location, Lock,
+    LockKind, LockOwner, LockRange, Name, OpenFlags, Opened, Remote, RemotePath, RenameMode,
+    Result, Seek, SetXattr, StatVfs, Watches, Window,
 };
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -418,31 +418,18 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
         self.inner.has_locks()
     }
 
-    async fn lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-        wait: bool,
-    ) -> Result<()> {
+    async fn lock(&self, fh: Fh, lock: Lock, wait: bool) -> Result<()> {
         // If the reply is lost, the lock stays until its handle is closed, as it would be lost with
         // a session.
-        self.on(Call::Lock, fh, self.inner.lock(fh, owner, range, kind, wait)).await
+        self.on(Call::Lock, fh, self.inner.lock(fh, lock, wait)).await
     }
 
     async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
         self.on(Call::Unlock, fh, self.inner.unlock(fh, owner, range)).await
     }
 
-    async fn test_lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-    ) -> Result<Option<(LockRange, LockKind)>> {
-        self.on(Call::TestLock, fh, self.inner.test_lock(fh, owner, range, kind)).await
+    async fn test_lock(&self, fh: Fh, lock: Lock) -> Result<Option<(LockRange, LockKind)>> {
+        self.on(Call::TestLock, fh, self.inner.test_lock(fh, lock)).await
     }
 
     async fn lost_lock(&self, fh: Fh) {

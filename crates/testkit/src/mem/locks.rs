@@ -1,6 +1,8 @@
 //! Locks of a [`MemRemote`](super::MemRemote). Owners of all its users are different owners.
 
-use base::{Errno, Fh, LockFamily, LockKind, LockOwner, LockRange, LockedRanges, Remote, Result};
+use base::{
+    Errno, Fh, Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges, Remote, Result,
+};
 
 use super::{MemRemote, State};
 use crate::tree::Ino;
@@ -38,13 +40,8 @@ impl Drop for SetLock<'_> {
 }
 
 impl State {
-    pub(super) fn conflict(
-        &self,
-        ino: Ino,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-    ) -> Option<(LockRange, LockKind)> {
+    pub(super) fn conflict(&self, ino: Ino, lock: Lock) -> Option<(LockRange, LockKind)> {
+        let Lock { owner, range, kind } = lock;
         let others = self.locks.iter().filter(|held| {
             held.ino == ino && held.owner != owner && held.owner.family == owner.family
         });
@@ -52,13 +49,8 @@ impl State {
     }
 
     /// Sets a lock; returns what it has replaced.
-    fn lock(
-        &mut self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-    ) -> Result<(Ino, LockedRanges)> {
+    fn lock(&mut self, fh: Fh, lock: Lock) -> Result<(Ino, LockedRanges)> {
+        let Lock { owner, range, kind } = lock;
         let file = self.file(fh)?;
         let permitted = match kind {
             LockKind::Read => file.access.reads(),
@@ -67,7 +59,7 @@ impl State {
         if owner.family == LockFamily::Posix && !permitted {
             return Err(Errno::EBADF);
         }
-        if self.conflict(file.ino, owner, range, kind).is_some() {
+        if self.conflict(file.ino, lock).is_some() {
             // flock(2) removes the old lock first when it converts one.
             if owner.family == LockFamily::Flock {
                 self.unlock(fh, owner, LockRange::WHOLE)?;
@@ -132,14 +124,7 @@ impl MemRemote {
         if self.has_locks() { Ok(()) } else { Err(Errno::EOPNOTSUPP) }
     }
 
-    pub(super) async fn set_lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-        wait: bool,
-    ) -> Result<()> {
+    pub(super) async fn set_lock(&self, fh: Fh, lock: Lock, wait: bool) -> Result<()> {
         self.check_locks()?;
         let mut set = loop {
             let mut unlocked = std::pin::pin!(self.unlocked.notified());
@@ -148,7 +133,7 @@ impl MemRemote {
             let set = {
                 let mut state = self.state.lock();
                 let before = state.locks.len();
-                let set = state.lock(fh, owner, range, kind);
+                let set = state.lock(fh, lock);
                 if state.locks.len() < before {
                     self.unlocked.notify_waiters();
                 }
@@ -161,7 +146,7 @@ impl MemRemote {
                     return Err(errno);
                 }
                 Ok((ino, before)) => {
-                    let held = (ino, owner, range);
+                    let held = (ino, lock.owner, lock.range);
                     break SetLock { remote: self, held, before: Some(before) };
                 }
             }

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use base::{
-    Allocation, Attr, AttrChange, Data, Dh, DirEntry, DirGuard, Errno, Fh, FileKind, LockKind,
-    LockOwner, LockRange, Name, OpenFlags, OpenGuard, Opened, Remote, RemotePath, RenameMode,
-    Result, Seek, SetXattr, StatVfs, Watches, stable_hash,
+    Allocation, Attr, AttrChange, Data, Dh, DirEntry, DirGuard, Errno, Fh, FileKind, Lock,
+    LockKind, LockOwner, LockRange, Name, OpenFlags, OpenGuard, Opened, Remote, RemotePath,
+    RenameMode, Result, Seek, SetXattr, StatVfs, Watches, stable_hash,
 };
 use bytes::Bytes;
 
@@ -162,16 +162,9 @@ impl Remote for MemRemote {
         !self.pace.lock().without_locks
     }
 
-    async fn lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-        wait: bool,
-    ) -> Result<()> {
+    async fn lock(&self, fh: Fh, lock: Lock, wait: bool) -> Result<()> {
         self.calls.count(Call::Lock);
-        self.set_lock(fh, owner, range, kind, wait).await
+        self.set_lock(fh, lock, wait).await
     }
 
     async fn unlock(&self, fh: Fh, owner: LockOwner, range: LockRange) -> Result<()> {
@@ -184,16 +177,10 @@ impl Remote for MemRemote {
         .await
     }
 
-    async fn test_lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-        kind: LockKind,
-    ) -> Result<Option<(LockRange, LockKind)>> {
+    async fn test_lock(&self, fh: Fh, lock: Lock) -> Result<Option<(LockRange, LockKind)>> {
         self.call(Call::TestLock, |state, _| {
             self.check_locks()?;
-            Ok(state.conflict(state.file(fh)?.ino, owner, range, kind))
+            Ok(state.conflict(state.file(fh)?.ino, lock))
         })
         .await
     }

@@ -4,7 +4,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use base::{Access, Errno, Fh, LockFamily, LockKind, LockOwner, LockRange, OpenFlags, Remote};
+use base::{
+    Access, Errno, Fh, Lock, LockFamily, LockKind, LockOwner, LockRange, OpenFlags, Remote,
+};
 use bytes::Bytes;
 use testkit::{Call, path};
 use vfs::{Caller, Config, Entry, Handle, Ino, Invalidate, LookupResult, OpenRequest, Vfs};
@@ -68,7 +70,7 @@ async fn there(mount: &Mount) -> Fh {
 }
 
 async fn lock_there(mount: &Mount, fh: Fh) -> Result<(), Errno> {
-    mount.remote.lock(fh, THEIRS, WHOLE, LockKind::Write, false).await
+    mount.remote.lock(fh, Lock::new(THEIRS, WHOLE, LockKind::Write), false).await
 }
 
 #[tokio::test]
@@ -203,9 +205,9 @@ async fn a_dropped_lock_leaves_nothing() {
         drop(locking);
         drop(held);
         let behind = LockRange::new(5, 9).unwrap();
-        let free = mount.remote.lock(fh, THEIRS, behind, LockKind::Write, true);
+        let free = mount.remote.lock(fh, Lock::new(THEIRS, behind, LockKind::Write), true);
         tokio::time::timeout(Duration::from_secs(10), free).await.unwrap().unwrap();
-        let kept = mount.remote.lock(fh, THEIRS, read, LockKind::Write, false).await;
+        let kept = mount.remote.lock(fh, Lock::new(THEIRS, read, LockKind::Write), false).await;
         assert_eq!(kept, Err(Errno::EAGAIN), "what was there before stays");
         mount.remote.unlock(fh, THEIRS, WHOLE).await.unwrap();
     }
