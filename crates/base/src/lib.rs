@@ -12,6 +12,7 @@ pub mod hash;
 pub mod lock;
 pub mod metrics;
 pub mod mutex;
+pub mod notify;
 pub mod path;
 pub mod polling;
 pub mod printable;
@@ -29,6 +30,7 @@ pub use guard::{DirGuard, OpenGuard, OwnedFh};
 pub use hash::stable_hash;
 pub use lock::{Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges};
 pub use mutex::Mutex;
+pub use notify::until;
 pub use path::{InvalidName, Name, RemotePath};
 pub use printable::printable;
 pub use remote::{

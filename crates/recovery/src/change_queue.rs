@@ -15,7 +15,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 
-use base::Result;
+use base::{Result, until};
 use tokio::sync::MutexGuard;
 
 use crate::Core;
@@ -122,15 +122,8 @@ impl OpenFile {
     /// Returns when no change is in flight that excludes one with this `effect`.
     async fn wait_admitted(&self, effect: EofEffect, without_handle: bool) {
         let changed = self.lock().log.changed();
-        loop {
-            let mut notified = pin!(changed.notified());
-            // Registered before the check, so that no notification is lost.
-            notified.as_mut().enable();
-            if self.may_begin_after_wait(effect, without_handle) {
-                return;
-            }
-            notified.await;
-        }
+        let check = || self.may_begin_after_wait(effect, without_handle).then_some(());
+        until(&changed, check).await;
     }
 
     /// Whether the changes in flight admit the change. To learn the end of the file, none may be in

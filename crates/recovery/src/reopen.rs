@@ -21,11 +21,10 @@ mod verify;
 use std::collections::HashMap;
 use std::future::poll_fn;
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 
-use base::{Access, Attr, Errno, Fh, OpenFlags, OpenGuard, RemotePath, Result};
+use base::{Access, Attr, Errno, Fh, OpenFlags, OpenGuard, RemotePath, Result, until};
 use tokio::time::Instant;
 
 pub(crate) use appends::LATE;
@@ -73,19 +72,11 @@ pub(crate) async fn attempt(core: &Arc<Core>, file: &Arc<OpenFile>) -> Result<()
         }
         state.attempts
     };
-    loop {
-        let attempt_ended = file.attempt_ended.notified();
-        tokio::pin!(attempt_ended);
-        // Registered before the check, so that no notification is lost.
-        attempt_ended.as_mut().enable();
-        {
-            let state = file.lock();
-            if state.attempts != before {
-                return state.last_error.map_or(Ok(()), Err);
-            }
-        }
-        attempt_ended.await;
-    }
+    let ended = || {
+        let state = file.lock();
+        (state.attempts != before).then(|| state.last_error.map_or(Ok(()), Err))
+    };
+    until(&file.attempt_ended, ended).await
 }
 
 fn begin(core: &Arc<Core>, file: &Arc<OpenFile>) {
@@ -271,21 +262,14 @@ impl Wanted<'_> {
 /// Waits for requests in flight after which the name may lead to another file: those that remove or
 /// replace the name, and, if there are changes to replay, a rename of the file itself.
 async fn wait_for_name(core: &Core, file: &OpenFile) {
-    loop {
-        let mut ended = pin!(file.attempt_ended.notified());
-        // Registered before the check, so that no notification is lost.
-        ended.as_mut().enable();
-        let (is_being_removed, path) = {
-            let state = file.lock();
-            (state.removals > 0, state.path.clone().filter(|_| !state.log.is_idle()))
-        };
-        if is_being_removed {
-            ended.await;
-        } else if let Some(path) = path.filter(|path| core.renames.affects(path)) {
-            core.renames.wait_until_ended(&path).await;
-        } else {
-            return;
-        }
+    let to_replay = || {
+        let state = file.lock();
+        (state.removals == 0).then(|| state.path.clone().filter(|_| !state.log.is_idle()))
+    };
+    while let Some(path) = until(&file.attempt_ended, to_replay).await
+        && core.renames.affects(&path)
+    {
+        core.renames.wait_until_ended(&path).await;
     }
 }
 

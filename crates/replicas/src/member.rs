@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use base::{Mutex, Remote};
+use base::{Mutex, Remote, until};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
@@ -222,13 +222,7 @@ impl Member {
 
     /// Returns when it is lost, at once if it is.
     pub(crate) async fn lost(&self) {
-        loop {
-            let event = self.left_out_event.notified();
-            if self.health() == Health::Lost {
-                return;
-            }
-            event.await;
-        }
+        until(&self.left_out_event, || (self.health() == Health::Lost).then_some(())).await;
     }
 
     /// Returns when a request is in flight, at once if one is.

@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use base::Mutex;
+use base::{Mutex, until};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
@@ -452,15 +452,7 @@ impl Client {
     /// Waits for the end of the connection; returns its reason.
     pub fn closed(&self) -> impl Future<Output = Error> + Send + use<> {
         let shared = self.shared.clone();
-        async move {
-            loop {
-                let ended = shared.ended.notified();
-                if let Some(why) = shared.end() {
-                    return why;
-                }
-                ended.await;
-            }
-        }
+        async move { until(&shared.ended, || shared.end()).await }
     }
 
     /// Ends the connection: every call fails with `why`.

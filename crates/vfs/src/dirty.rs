@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use base::until;
 use tokio::sync::{Notify, Semaphore};
 
 /// The dirty bytes and changes of one mount.
@@ -77,15 +78,8 @@ impl Dirty {
 
     /// Waits until there are neither dirty bytes nor attribute changes in flight.
     pub(crate) async fn drained(&self) {
-        loop {
-            let mut decreased = std::pin::pin!(self.decreased.notified());
-            // Registered before the check, so that no notification is missed.
-            decreased.as_mut().enable();
-            if self.bytes() == 0 && self.changes() == 0 {
-                return;
-            }
-            decreased.await;
-        }
+        let check = || (self.bytes() == 0 && self.changes() == 0).then_some(());
+        until(&self.decreased, check).await;
     }
 }
 

@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use base::{
     Attr, Errno, Fh, Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges, Mutex, Result,
+    until,
 };
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -246,17 +247,8 @@ impl Vfs {
             return false;
         }
         let deadline = Instant::now() + CLOSING;
-        loop {
-            let mut ended = std::pin::pin!(self.locks.ended.notified());
-            // Registered before the check, so that no notification is missed.
-            ended.as_mut().enable();
-            if !is_closing() {
-                return true;
-            }
-            if tokio::time::timeout_at(deadline, ended).await.is_err() {
-                return false;
-            }
-        }
+        let closed = until(&self.locks.ended, || (!is_closing()).then_some(()));
+        tokio::time::timeout_at(deadline, closed).await.is_ok()
     }
 
     /// A lock was set, and the file has these attributes since: nothing older is shown from now on.

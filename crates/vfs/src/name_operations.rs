@@ -6,11 +6,12 @@
 //! path is being changed, and a rename of a directory is sent when no name below it is being
 //! changed. A change waits only for changes that began before it, so no two wait for each other.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use base::{Attr, Errno, FileKind, Location, Name, RemotePath, RenameMode, Result, Timestamp};
+use base::{
+    Attr, Errno, FileKind, Location, Name, RemotePath, RenameMode, Result, Timestamp, until,
+};
 use tokio::time::Instant;
 
 use crate::inode::Inode;
@@ -94,18 +95,7 @@ impl Shared {
         &self,
         mut attempt: impl FnMut(&mut Tree) -> Option<T>,
     ) -> T {
-        loop {
-            if let Some(result) = attempt(&mut self.tree()) {
-                return result;
-            }
-            let mut ended = pin!(self.names_changed.notified());
-            // Registered before the second attempt, so that no notification is missed.
-            ended.as_mut().enable();
-            if let Some(result) = attempt(&mut self.tree()) {
-                return result;
-            }
-            ended.await;
-        }
+        until(&self.names_changed, || attempt(&mut self.tree())).await
     }
 
     /// Waits until no rename of a directory on the path of `ino` is in flight.

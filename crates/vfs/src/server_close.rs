@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use base::task::Task;
-use base::{Errno, Fh, OwnedFh, Remote, Result};
+use base::{Errno, Fh, OwnedFh, Remote, Result, until};
 use tokio::sync::{Notify, watch};
 
 use crate::inode::Inode;
@@ -36,16 +36,8 @@ impl PendingCloses {
 
     /// Returns when none is in flight.
     pub(crate) async fn drained(&self) {
-        loop {
-            let less = self.less.notified();
-            tokio::pin!(less);
-            // Registered before the check, so that no notification is missed.
-            less.as_mut().enable();
-            if self.pending.load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            less.await;
-        }
+        let check = || (self.pending.load(Ordering::SeqCst) == 0).then_some(());
+        until(&self.less, check).await;
     }
 }
 

@@ -29,7 +29,7 @@ use std::ops::Range;
 use std::sync::{MutexGuard, OnceLock};
 use std::time::Duration;
 
-use base::Mutex;
+use base::{Mutex, until};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
@@ -425,19 +425,8 @@ impl Writes {
 
     async fn until(&self, reached: impl Fn(&State) -> bool) {
         let Some(tracker) = self.tracker.get() else { return };
-        loop {
-            if reached(&tracker.state.lock()) {
-                return;
-            }
-            let progressed = tracker.progressed.notified();
-            tokio::pin!(progressed);
-            // Registered before the second check, so that no notification is missed.
-            progressed.as_mut().enable();
-            if reached(&tracker.state.lock()) {
-                return;
-            }
-            progressed.await;
-        }
+        let check = || reached(&tracker.state.lock()).then_some(());
+        until(&tracker.progressed, check).await;
     }
 
     /// The number of the next write; `None` if there was none yet.

@@ -23,7 +23,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use base::{Errno, Fh, Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges, Result};
+use base::{
+    Errno, Fh, Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges, Result, until,
+};
 use tokio::time::Instant;
 
 use super::{FileState, Handle, OpenFile, Phase};
@@ -245,15 +247,7 @@ impl Core {
         let (file, number) = (handle.file.clone(), handle.number);
         // The caller may close it.
         drop(handle);
-        loop {
-            let mut ended = std::pin::pin!(file.attempt_ended.notified());
-            // Registered before the check, so that no notification is lost.
-            ended.as_mut().enable();
-            if file.lock().has_lost_lock(number) {
-                return;
-            }
-            ended.await;
-        }
+        until(&file.attempt_ended, || file.lock().has_lost_lock(number).then_some(())).await;
     }
 }
 

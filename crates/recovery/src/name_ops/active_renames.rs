@@ -1,9 +1,7 @@
 //! Renames in flight. The reply to an open of such a name does not show whether the file from
 //! before or after the rename was opened.
 
-use std::pin::pin;
-
-use base::{Mutex, RemotePath};
+use base::{Mutex, RemotePath, until};
 use tokio::sync::Notify;
 
 #[derive(Default)]
@@ -43,15 +41,7 @@ impl ActiveRenames {
 
     /// Returns when no rename [affects](ActiveRenames::affects) `path`.
     pub(crate) async fn wait_until_ended(&self, path: &RemotePath) {
-        loop {
-            let mut ended = pin!(self.ended.notified());
-            // Registered before the check, so that no notification is lost.
-            ended.as_mut().enable();
-            if !self.affects(path) {
-                return;
-            }
-            ended.await;
-        }
+        until(&self.ended, || (!self.affects(path)).then_some(())).await;
     }
 }
 

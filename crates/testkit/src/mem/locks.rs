@@ -2,6 +2,7 @@
 
 use base::{
     Errno, Fh, Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges, Remote, Result,
+    until,
 };
 
 use super::{MemRemote, State};
@@ -126,31 +127,24 @@ impl MemRemote {
 
     pub(super) async fn set_lock(&self, fh: Fh, lock: Lock, wait: bool) -> Result<()> {
         self.check_locks()?;
-        let mut set = loop {
-            let mut unlocked = std::pin::pin!(self.unlocked.notified());
-            // Registered before the check, so that no notification is missed.
-            unlocked.as_mut().enable();
-            let set = {
-                let mut state = self.state.lock();
-                let before = state.locks.len();
-                let set = state.lock(fh, lock);
-                if state.locks.len() < before {
-                    self.unlocked.notify_waiters();
-                }
-                set
-            };
-            match set {
-                Err(Errno::EAGAIN) if wait => unlocked.await,
-                Err(errno) => {
-                    self.answer_arrives().await;
-                    return Err(errno);
-                }
-                Ok((ino, before)) => {
-                    let held = (ino, lock.owner, lock.range);
-                    break SetLock { remote: self, held, before: Some(before) };
-                }
+        let attempt = || {
+            let mut state = self.state.lock();
+            let before = state.locks.len();
+            let set = state.lock(fh, lock);
+            if state.locks.len() < before {
+                self.unlocked.notify_waiters();
+            }
+            Some(set).filter(|set| !wait || *set != Err(Errno::EAGAIN))
+        };
+        let (ino, before) = match until(&self.unlocked, attempt).await {
+            Ok(replaced) => replaced,
+            Err(errno) => {
+                self.answer_arrives().await;
+                return Err(errno);
             }
         };
+        let held = (ino, lock.owner, lock.range);
+        let mut set = SetLock { remote: self, held, before: Some(before) };
         self.answer_arrives().await;
         set.before = None;
         Ok(())

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base::{
     Attr, Changes, Errno, Event, FileKind, Mutex, Name, RemotePath, Result, Timestamp, WatchId,
-    WatchedChange, Watches,
+    WatchedChange, Watches, until,
 };
 use tokio::sync::Notify;
 
@@ -253,23 +253,18 @@ impl Watches for MemWatches {
     }
 
     async fn next(&self, connection: u64) -> Result<Changes> {
-        loop {
-            let mut reported = std::pin::pin!(self.reported.notified());
-            reported.as_mut().enable();
-            {
-                let mut state = self.state.lock();
-                let watches = &mut state.watches;
-                if watches.connection != connection {
-                    return Err(Errno::EHOSTDOWN);
-                }
-                if !watches.is_held && std::mem::take(&mut watches.has_overflown) {
-                    return Ok(Changes::Overflow);
-                }
-                if !watches.is_held && !watches.reports.is_empty() {
-                    return Ok(Changes::Events(std::mem::take(&mut watches.reports)));
-                }
+        let check = || {
+            let mut state = self.state.lock();
+            let watches = &mut state.watches;
+            if watches.connection != connection {
+                return Some(Err(Errno::EHOSTDOWN));
             }
-            reported.await;
-        }
+            if !watches.is_held && std::mem::take(&mut watches.has_overflown) {
+                return Some(Ok(Changes::Overflow));
+            }
+            let has_reports = !watches.is_held && !watches.reports.is_empty();
+            has_reports.then(|| Ok(Changes::Events(std::mem::take(&mut watches.reports))))
+        };
+        until(&self.reported, check).await
     }
 }
