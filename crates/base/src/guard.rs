@@ -122,3 +122,27 @@ impl fmt::Debug for OwnedFh {
         f.debug_tuple("OwnedFh").field(&self.fh).finish()
     }
 }
+
+/// A directory handle that owns a share of its remote. It is [closed](Remote::closedir) on drop.
+pub struct OwnedDh {
+    remote: Arc<dyn Remote>,
+    dh: Dh,
+}
+
+impl OwnedDh {
+    /// Takes ownership of a handle that `remote` has opened.
+    pub fn new(remote: Arc<dyn Remote>, dh: Dh) -> OwnedDh {
+        OwnedDh { remote, dh }
+    }
+
+    /// The handle.
+    pub fn dh(&self) -> Dh {
+        self.dh
+    }
+}
+
+impl Drop for OwnedDh {
+    fn drop(&mut self) {
+        self.remote.closedir(self.dh);
+    }
+}

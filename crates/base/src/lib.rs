@@ -26,7 +26,7 @@ pub mod watch;
 
 pub use attr::{Attr, AttrChange, FileId, FileKind, InodeAttr, StatVfs, Timestamp};
 pub use errno::{Errno, Result};
-pub use guard::{DirGuard, OpenGuard, OwnedFh};
+pub use guard::{DirGuard, OpenGuard, OwnedDh, OwnedFh};
 pub use hash::stable_hash;
 pub use lock::{Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges};
 pub use mutex::Mutex;

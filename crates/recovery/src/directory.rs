@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-use base::{Dh, DirEntry, Errno, Mutex, Name, Remote, RemotePath, RenameMode, Result, Table};
+use base::{Dh, DirEntry, Errno, Mutex, Name, OwnedDh, RemotePath, RenameMode, Result, Table};
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::Core;
@@ -24,9 +24,8 @@ const MAX_RETURNED: usize = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct NameHash(u128);
 
-#[derive(Debug)]
 struct State {
-    dh: Dh,
+    inner: OwnedDh,
     /// Incremented by each reopening.
     epoch: u64,
     /// Position and path at the opening: the inner remote may fetch entries then, and return them
@@ -47,10 +46,9 @@ impl State {
     }
 }
 
-/// An open directory; its inner handle is closed on drop.
+/// An open directory.
 struct OpenDirectory {
     state: Mutex<State>,
-    inner: Arc<dyn Remote>,
     /// Secret, so that a server cannot construct two names with the same hash.
     seed: u64,
 }
@@ -62,7 +60,7 @@ impl OpenDirectory {
 
     fn current(&self) -> (Dh, u64) {
         let state = self.state.lock();
-        (state.dh, state.epoch)
+        (state.inner.dh(), state.epoch)
     }
 
     /// Removes the entries that were already returned, and notes the others.
@@ -85,48 +83,37 @@ impl OpenDirectory {
     }
 
     /// Continues with a reopened directory, unless another caller has reopened it.
-    fn set_reopened(&self, dh: Dh, epoch: u64, requested: (Seq, RemotePath)) {
+    fn set_reopened(&self, inner: OwnedDh, epoch: u64, requested: (Seq, RemotePath)) {
         let mut state = self.state.lock();
-        let close = if state.epoch == epoch {
+        let unused = if state.epoch == epoch {
             state.epoch += 1;
             state.opened_at = requested;
             let returned = std::mem::take(&mut state.returned);
             state.skipped.extend(returned);
-            std::mem::replace(&mut state.dh, dh)
+            std::mem::replace(&mut state.inner, inner)
         } else {
-            dh
+            inner
         };
+        // Closed without the lock.
         drop(state);
-        self.inner.closedir(close);
-    }
-}
-
-impl Drop for OpenDirectory {
-    fn drop(&mut self) {
-        let dh = self.state.lock().dh;
-        self.inner.closedir(dh);
+        drop(unused);
     }
 }
 
 /// All open directories. Bounded by the inner remote, which limits the number of handles.
+#[derive(Default)]
 pub(crate) struct OpenDirectories {
     table: Table<OpenDirectory>,
-    inner: Arc<dyn Remote>,
 }
 
 impl OpenDirectories {
-    pub(crate) fn new(inner: Arc<dyn Remote>) -> OpenDirectories {
-        OpenDirectories { table: Table::default(), inner }
-    }
-
-    fn add(&self, dh: Dh, path: &RemotePath, requested: Seq) -> Dh {
+    fn add(&self, inner: OwnedDh, path: &RemotePath, requested: Seq) -> Dh {
         let (path, requested) = (Some(path.clone()), (requested, path.clone()));
         let (returned, skipped) = (Vec::new(), HashSet::new());
         let state =
-            State { dh, epoch: 0, opened_at: requested, path, returned, skipped, ended: false };
-        let (state, inner) = (Mutex::new(state), self.inner.clone());
+            State { inner, epoch: 0, opened_at: requested, path, returned, skipped, ended: false };
         let seed = RandomState::new().hash_one(0);
-        Dh(self.table.add(OpenDirectory { state, inner, seed }))
+        Dh(self.table.add(OpenDirectory { state: Mutex::new(state), seed }))
     }
 
     pub(crate) fn close(&self, dh: Dh) {
@@ -158,7 +145,7 @@ impl Core {
     pub(crate) async fn opendir(self: &Arc<Core>, path: &RemotePath) -> Result<Dh> {
         let requested = self.history.now();
         let dh = self.with_retry(|| self.inner.opendir(path)).await?;
-        Ok(self.directories.add(dh, path, requested))
+        Ok(self.directories.add(OwnedDh::new(self.inner.clone(), dh), path, requested))
     }
 
     pub(crate) async fn readdir(self: &Arc<Core>, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
@@ -231,7 +218,8 @@ impl Core {
             let requested = self.history.now();
             match retry.within_deadline(self.inner.opendir(&path)).await {
                 Ok(dh) => {
-                    directory.set_reopened(dh, epoch, (requested, path));
+                    let inner = OwnedDh::new(self.inner.clone(), dh);
+                    directory.set_reopened(inner, epoch, (requested, path));
                     return Ok(());
                 }
                 Err(errno) if retry.is_retryable(errno) => lost = Some(errno),

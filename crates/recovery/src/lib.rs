@@ -131,7 +131,7 @@ impl Recovering {
         let (shutdown_sender, shutdown) = watch::channel(());
         let core = Arc::new_cyclic(|core| Core {
             files: OpenFiles::new(inner.clone(), core.clone()),
-            directories: OpenDirectories::new(inner.clone()),
+            directories: OpenDirectories::default(),
             inner,
             retry_policy: Mutex::new(config.retry_policy),
             config,

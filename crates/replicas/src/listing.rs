@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use base::{Dh, DirEntry, Errno, Mutex, Name, RemotePath, Result};
+use base::{Dh, DirEntry, Errno, Mutex, Name, OwnedDh, RemotePath, Result};
 
 use crate::gateways::{GatewaySet, Target, is_loss};
 use crate::member::{Member, Weight};
@@ -21,15 +21,9 @@ use crate::replicas::Replicas;
 /// A handle at a gateway; closed there when this is dropped.
 pub(crate) struct Handle {
     member: Arc<Member>,
-    dh: Dh,
+    lent: OwnedDh,
     /// Names created through another gateway that were not listed so far.
     missing: Mutex<HashSet<Name>>,
-}
-
-impl Drop for Handle {
-    fn drop(&mut self) {
-        self.member.remote.closedir(self.dh);
-    }
 }
 
 /// An open directory.
@@ -74,7 +68,10 @@ impl Replicas {
                     // Closed if the answer is rejected.
                     let is_known = made.is_some();
                     let missing = Mutex::new(made.unwrap_or_default());
-                    let handle = answer.map(|dh| Handle { member: member.clone(), dh, missing });
+                    let handle = answer.map(|dh| {
+                        let lent = OwnedDh::new(member.remote.clone(), dh);
+                        Handle { member: member.clone(), lent, missing }
+                    });
                     let handle = self.reject_stale(path, member.index, handle)?;
                     return if is_known { Ok(handle) } else { Err(Errno::EHOSTDOWN) };
                 }
@@ -88,7 +85,7 @@ impl Replicas {
         let mut tried = GatewaySet::default();
         loop {
             let handle = listing.handle();
-            let (member, call) = (&*handle.member, handle.member.remote.readdir(handle.dh));
+            let (member, call) = (&*handle.member, handle.member.remote.readdir(handle.lent.dh()));
             let answer = match listing.has_begun() {
                 false => self.gateways.call_while_usable(member, Weight::Small, call).await,
                 true => self.gateways.call_unless_lost(member, Weight::Small, call).await,

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use base::{Attr, Dh, DirEntry, Fh, OpenFlags, Opened, OwnedFh, RemotePath, Result};
+use base::{Attr, DirEntry, Fh, OpenFlags, Opened, OwnedDh, OwnedFh, RemotePath, Result};
 
 use crate::branch::TreeBranch;
 
@@ -54,20 +54,20 @@ impl BranchFile {
 /// An open directory of a branch; closed there when this is dropped.
 pub(crate) struct BranchDir {
     pub(crate) branch: Arc<TreeBranch>,
-    pub(crate) dh: Dh,
+    pub(crate) lent: OwnedDh,
     /// Directories in it may be merged with those of other branches.
     pub(crate) merges: bool,
 }
 
 impl BranchDir {
     pub(crate) async fn open(branch: &Arc<TreeBranch>, at: &RemotePath) -> Result<BranchDir> {
-        let dh = branch.remote.opendir(at).await?;
-        Ok(BranchDir { branch: branch.clone(), dh, merges: false })
+        let lent = OwnedDh::new(branch.remote.clone(), branch.remote.opendir(at).await?);
+        Ok(BranchDir { branch: branch.clone(), lent, merges: false })
     }
 
     /// The next entries, with attributes as those of the tree.
     pub(crate) async fn next(&self) -> Result<Option<Vec<DirEntry>>> {
-        let mut batch = self.branch.remote.readdir(self.dh).await?;
+        let mut batch = self.branch.remote.readdir(self.lent.dh()).await?;
         for attr in batch.iter_mut().flatten().filter_map(|entry| entry.attr.as_mut()) {
             *attr = self.branch.translated(*attr);
             if self.merges && attr.is_dir() {
@@ -75,11 +75,5 @@ impl BranchDir {
             }
         }
         Ok(batch)
-    }
-}
-
-impl Drop for BranchDir {
-    fn drop(&mut self) {
-        self.branch.remote.closedir(self.dh);
     }
 }

@@ -116,5 +116,5 @@ pub(crate) async fn check_empty(tree: &Tree, path: &RemotePath, holders: &[Holde
 
 async fn is_empty(branch: &Arc<TreeBranch>, at: &RemotePath) -> Result<bool> {
     let dir = BranchDir::open(branch, at).await?;
-    Ok(branch.remote.readdir(dir.dh).await?.is_none())
+    Ok(branch.remote.readdir(dir.lent.dh()).await?.is_none())
 }

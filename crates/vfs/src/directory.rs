@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use base::{Attr, Dh, DirEntry, Errno, FileKind, Mutex, Name, Remote, RemotePath, Result};
+use base::{Attr, DirEntry, Errno, FileKind, Mutex, Name, OwnedDh, RemotePath, Result};
 use tokio::time::Instant;
 
 use crate::dir_cache::{CachedEntry, CachedListing, FullListing};
@@ -206,18 +206,6 @@ impl OpenDirectory {
     }
 }
 
-/// A directory handle of the remote, closed when dropped.
-struct OwnedDh {
-    remote: Arc<dyn Remote>,
-    dh: Dh,
-}
-
-impl Drop for OwnedDh {
-    fn drop(&mut self) {
-        self.remote.closedir(self.dh);
-    }
-}
-
 impl Vfs {
     /// Opens the directory `ino` for listing.
     pub async fn opendir(&self, ino: Ino) -> Result<DirHandle> {
@@ -268,7 +256,7 @@ impl Vfs {
         }
         let opening = self.by_path(ino, |path, stamp| async move {
             let dh = self.remote.opendir(&path).await?;
-            Ok(ListingState::new(OwnedDh { remote: self.remote.clone(), dh }, stamp))
+            Ok(ListingState::new(OwnedDh::new(self.remote.clone(), dh), stamp))
         });
         opening.await
     }
@@ -393,7 +381,7 @@ impl Vfs {
         let wanted = offset.saturating_sub(DOTS.len());
         while !directory.with(reached) {
             // A listing without a handle is complete.
-            let dh = directory.with(|state| state.open.as_ref().map(|open| open.dh));
+            let dh = directory.with(|state| state.open.as_ref().map(OwnedDh::dh));
             let Some(dh) = dh else { break };
             // Entries of an earlier caller that was interrupted.
             self.resolve_fetched(directory, wanted).await?;

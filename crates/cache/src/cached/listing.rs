@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use base::{Dh, DirEntry, Errno, Mutex, Remote, RemotePath, Result};
+use base::{Dh, DirEntry, Errno, Mutex, OwnedDh, RemotePath, Result};
 
 use super::names::RequestStamp;
 use super::{Core, ReadPolicy, RemoteWait};
@@ -27,18 +27,11 @@ pub(crate) enum OpenDir {
 }
 
 pub(crate) struct RemoteListing {
-    dh: Dh,
+    open: OwnedDh,
     path: RemotePath,
     stamp: RequestStamp,
     /// The entries returned so far; `None` when the listing is not to be recorded.
     entries: Mutex<Option<Vec<DirEntry>>>,
-    inner: Arc<dyn Remote>,
-}
-
-impl Drop for RemoteListing {
-    fn drop(&mut self) {
-        self.inner.closedir(self.dh);
-    }
 }
 
 impl Core {
@@ -55,10 +48,9 @@ impl Core {
         opening: impl Future<Output = Result<Dh>> + Send,
     ) -> Result<Dh> {
         let stamp = self.stamp();
-        let dh = opening.await?;
-        let (path, inner) = (path.clone(), self.inner.clone());
+        let open = OwnedDh::new(self.inner.clone(), opening.await?);
         let entries = Mutex::new(Some(Vec::new()));
-        let remote = RemoteListing { dh, path, stamp, entries, inner };
+        let remote = RemoteListing { open, path: path.clone(), stamp, entries };
         Ok(Dh(self.listings.add(OpenDir::Remote(remote))))
     }
 
@@ -88,7 +80,8 @@ impl Core {
                 return Ok((from < *next).then(|| entries[from..*next].to_vec()));
             }
         };
-        let answer = self.within(RemoteWait::WhileConnected, self.inner.readdir(remote.dh)).await;
+        let answer =
+            self.within(RemoteWait::WhileConnected, self.inner.readdir(remote.open.dh())).await;
         match &answer {
             Ok(Some(batch)) => self.note_batch(remote, batch),
             Ok(None) => self.note_end(remote),
