@@ -44,6 +44,11 @@ impl Errno {
         if (1..4096).contains(&raw) { Errno(raw) } else { Errno::EIO }
     }
 
+    /// Whether a [`Remote`](crate::Remote) that returns it cannot be reached.
+    pub fn is_loss(self) -> bool {
+        matches!(self, Errno::EHOSTDOWN | Errno::ETIMEDOUT)
+    }
+
     /// The number, as in `errno(3)`.
     pub fn raw(self) -> i32 {
         self.0

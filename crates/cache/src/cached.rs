@@ -386,7 +386,7 @@ impl Core {
 
     /// Whether a request with this result is answered from the cache instead.
     pub(crate) fn falls_back<T>(&self, answer: &Result<T>) -> bool {
-        let lost = matches!(answer, Err(Errno::EHOSTDOWN | Errno::ETIMEDOUT));
+        let lost = answer.as_ref().is_err_and(|error| error.is_loss());
         self.stale_ok() && lost
     }
 

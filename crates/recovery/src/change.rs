@@ -9,7 +9,6 @@ use base::{Errno, Fh, Remote, Result};
 use crate::Core;
 use crate::change_log::Change;
 use crate::change_queue::ChangePermit;
-use crate::connection::is_loss;
 use crate::file::{FileState, Handle, OpenFile, Phase, UsableHandle};
 use crate::reopen;
 use crate::retry::{RemoteCall, Retry};
@@ -185,7 +184,7 @@ impl Core {
             match answer {
                 Ok(()) if pending.acknowledged(self, digest) => return Ok(()),
                 Ok(()) => break (pending, None),
-                Err(errno) if is_loss(errno) => {
+                Err(errno) if errno.is_loss() => {
                     pending.lost(true);
                     handle.file.mark_lost(epoch);
                     break (pending, Some(errno));

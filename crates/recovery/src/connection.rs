@@ -62,11 +62,6 @@ pub(crate) struct ConnectionMonitor {
     is_probing: AtomicBool,
 }
 
-/// Whether an error means that the connection was lost.
-pub(crate) fn is_loss(errno: Errno) -> bool {
-    errno == Errno::EHOSTDOWN || errno == Errno::ETIMEDOUT
-}
-
 impl ConnectionMonitor {
     pub(crate) fn is_disconnected(&self) -> bool {
         self.is_down.load(Ordering::Relaxed)
@@ -142,7 +137,7 @@ impl ConnectionMonitor {
         let _guard = ProbeGuard(&self.is_probing);
         let root = RemotePath::root();
         match tokio::time::timeout(time_limit, core.inner.lstat(&root)).await {
-            Ok(Err(errno)) if is_loss(errno) => self.set_disconnected(core, errno),
+            Ok(Err(errno)) if errno.is_loss() => self.set_disconnected(core, errno),
             Ok(_) => {}
             Err(_) => self.set_disconnected(core, error),
         }
@@ -205,7 +200,7 @@ async fn probe_until_answered(core: Weak<Core>) {
     let probing = async {
         let mut pause = FIRST_PROBE_INTERVAL;
         while let Err(errno) = core.inner.lstat(&RemotePath::root()).await
-            && is_loss(errno)
+            && errno.is_loss()
         {
             core.connection.pause(pause).await;
             pause = (pause * 2).min(MAX_PROBE_INTERVAL);

@@ -12,7 +12,6 @@ use base::{Dh, DirEntry, Errno, Mutex, Name, OwnedDh, RemotePath, RenameMode, Re
 use xxhash_rust::xxh3::xxh3_128_with_seed;
 
 use crate::Core;
-use crate::connection::is_loss;
 use crate::name_history::{NameState, Seq};
 use crate::retry::{MAX_STALE, Retry};
 
@@ -155,7 +154,7 @@ impl Core {
             let (inner_dh, epoch) = directory.current();
             let batch = match self.inner.readdir(inner_dh).await {
                 Err(errno)
-                    if is_loss(errno)
+                    if errno.is_loss()
                         || (errno == Errno::ESTALE && consecutive_stale < MAX_STALE) =>
                 {
                     consecutive_stale += 1;

@@ -9,7 +9,6 @@ use bytes::Bytes;
 use crate::Core;
 use crate::change::PendingChange;
 use crate::change_log::Change;
-use crate::connection::is_loss;
 use crate::file::{Handle, UsableHandle};
 use crate::reopen;
 use crate::retry::{RemoteCall, Retry};
@@ -19,7 +18,7 @@ const BUSY: u64 = u64::MAX;
 
 /// Whether an error of a call through this inner handle means that the handle is unusable.
 fn is_lost(errno: Errno, handle: &Handle, UsableHandle { fh, epoch }: UsableHandle) -> bool {
-    is_loss(errno) || handle.is_stale(fh, errno) || handle.is_reopened_since(epoch)
+    errno.is_loss() || handle.is_stale(fh, errno) || handle.is_reopened_since(epoch)
 }
 
 impl Core {

@@ -63,7 +63,6 @@ use base::{
 use crate::Core;
 use crate::change::PendingChange;
 use crate::change_log::Change;
-use crate::connection::is_loss;
 use crate::name_history::{NameState, Seq};
 use crate::retry::{RemoteCall, Retry};
 use crate::server_clock::RequestSpan;
@@ -179,7 +178,7 @@ impl Core {
         let _files = [Some(path), other].map(|path| self.files.get(path?));
         let sent = SentAt::now(self);
         match request.send(&*self.inner).await {
-            Err(errno) if is_loss(errno) => {
+            Err(errno) if errno.is_loss() => {
                 Box::pin(self.resolve_in_doubt(request, sent, errno)).await
             }
             answer => answer,
@@ -200,7 +199,7 @@ impl Core {
             let answer = loop {
                 let outcome = match retry.within_deadline(self.outcome(request, sent.lost())).await
                 {
-                    Err(errno) if is_loss(errno) => break Err(errno),
+                    Err(errno) if errno.is_loss() => break Err(errno),
                     // A name that cannot be checked cannot be changed either: the server returns
                     // the exact error.
                     Err(_) => Outcome::NotDone,
@@ -305,7 +304,7 @@ impl Core {
                 Ok(())
             }
             Err(errno) => {
-                if errno != Errno::EIO && !is_loss(errno) {
+                if errno != Errno::EIO && !errno.is_loss() {
                     self.files.abort_rename(from, to, mode);
                 }
                 Err(errno)
@@ -350,7 +349,7 @@ impl Core {
             let found =
                 match retry.within_deadline(self.create_outcome(path, flags, perm, in_doubt)).await
                 {
-                    Err(errno) if is_loss(errno) => Err(errno),
+                    Err(errno) if errno.is_loss() => Err(errno),
                     Err(_) => Ok(CreateOutcome::Absent),
                     found => found,
                 };

@@ -10,7 +10,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use base::{Create, Errno, OpenFlags, OpenGuard, Opened, RemotePath, Result};
 
 use crate::Core;
-use crate::connection::is_loss;
 use crate::expected_attrs::ExpectedAttrs;
 use crate::file::OpenFiles;
 use crate::name_history::NameState;
@@ -60,7 +59,7 @@ impl Core {
                 if errno == Errno::ENOENT {
                     self.history.record_reply(path, NameState::Absent, requested);
                 }
-                if !is_loss(errno) && errno != Errno::EIO {
+                if !errno.is_loss() && errno != Errno::EIO {
                     OpenFiles::abort_open(before);
                 }
                 return Err(errno);
@@ -125,7 +124,7 @@ impl Core {
         self.wait_connected().await?;
         let sent = SentAt::now(self);
         match self.inner.open(path, flags).await {
-            Err(errno) if is_loss(errno) => {
+            Err(errno) if errno.is_loss() => {
                 Box::pin(self.create_in_doubt(path, flags, perm, sent, errno)).await
             }
             Ok(opened) => {

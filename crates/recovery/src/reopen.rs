@@ -34,7 +34,6 @@ pub(crate) use renamed::Listings;
 use crate::Core;
 use crate::change::send;
 use crate::change_log::{Change, Replay};
-use crate::connection::is_loss;
 use crate::expected_attrs::ExpectedAttrs;
 use crate::file::{FileState, Handle, InnerHandle, OpenFile, OwnAppend, Phase, Tail, locks};
 use crate::retry::RemoteCall;
@@ -371,7 +370,7 @@ async fn open_by_path<'a>(
                         Ok(attr) if expected.is_same_file(&attr) == Some(false) => {
                             return Found::Different("replaced on the server".to_owned());
                         }
-                        Err(errno) if is_loss(errno) => return Found::Failed(errno),
+                        Err(errno) if errno.is_loss() => return Found::Failed(errno),
                         _ => {}
                     }
                 }
@@ -417,7 +416,7 @@ async fn is_same_file(
 async fn open_to_compare<'a>(core: &'a Core, path: &RemotePath) -> Result<Option<OpenGuard<'a>>> {
     let inner = &*core.inner;
     match inner.open(path, OpenFlags::existing(Access::Read)).await {
-        Err(errno) if !is_loss(errno) && errno != Errno::ESTALE => Ok(None),
+        Err(errno) if !errno.is_loss() && errno != Errno::ESTALE => Ok(None),
         opened => Ok(Some(OpenGuard::new(inner, opened?.fh))),
     }
 }
@@ -566,7 +565,7 @@ async fn replay_batch(
     for (index, result) in join_all(calls).await {
         results[index] = results[index].and(result);
     }
-    let is_lost = |errno: Errno| is_loss(errno) || errno == Errno::ESTALE;
+    let is_lost = |errno: Errno| errno.is_loss() || errno == Errno::ESTALE;
     let mut lost = Ok(());
     for (replay, result) in batch.iter().zip(results) {
         match result {

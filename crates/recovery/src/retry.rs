@@ -9,7 +9,7 @@ use std::time::Duration;
 use base::{Errno, Result};
 use tokio::time::Instant;
 
-use crate::connection::{WaitGuard, is_loss};
+use crate::connection::WaitGuard;
 use crate::{Core, RetryPolicy};
 
 /// Losses of one call that are retried without a backoff while the connection comes back in
@@ -89,7 +89,7 @@ impl<'a> Retry<'a> {
     pub(crate) async fn before_attempt(&mut self, lost: Option<Errno>) -> Result<()> {
         match lost {
             None => self.wait_connected().await,
-            Some(errno) if is_loss(errno) => self.after_loss(errno).await,
+            Some(errno) if errno.is_loss() => self.after_loss(errno).await,
             Some(_) => self.after_stale().await,
         }
     }
@@ -165,7 +165,7 @@ impl<'a> Retry<'a> {
 
     /// Whether `errno` is a loss and the deadline is not over.
     pub(crate) fn is_retryable(&self, errno: Errno) -> bool {
-        is_loss(errno) && !self.has_expired()
+        errno.is_loss() && !self.has_expired()
     }
 }
 
@@ -178,7 +178,7 @@ impl Core {
         let mut lost = None;
         if !self.connection.is_disconnected() {
             match call().await {
-                Err(errno) if is_loss(errno) => lost = Some(errno),
+                Err(errno) if errno.is_loss() => lost = Some(errno),
                 answer => return answer,
             }
         }

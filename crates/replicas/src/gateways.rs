@@ -51,11 +51,6 @@ pub(crate) enum Target {
     Only(usize),
 }
 
-/// Whether an error means that the gateway is unreachable, rather than that the request failed.
-pub(crate) fn is_loss(errno: Errno) -> bool {
-    matches!(errno, Errno::EHOSTDOWN | Errno::ETIMEDOUT)
-}
-
 /// All gateways of a pool.
 pub(crate) struct Gateways {
     pub(crate) members: Vec<Arc<Member>>,
@@ -237,7 +232,7 @@ impl Gateways {
         let request = member.begin(weight);
         let answer = call.await;
         match &answer {
-            Err(errno) if is_loss(*errno) => {
+            Err(errno) if errno.is_loss() => {
                 self.leave_out(member, Reason::Failed(*errno));
             }
             _ => {
@@ -315,7 +310,7 @@ impl Gateways {
                 _ => self.call_while_usable(member, Weight::Small, call).await,
             };
             match answer {
-                Err(errno) if is_loss(errno) => failed = errno,
+                Err(errno) if errno.is_loss() => failed = errno,
                 answer => return Ok((member.index, answer)),
             }
         }

@@ -15,7 +15,7 @@ use base::RemotePath;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::gateways::{Gateways, is_loss};
+use crate::gateways::Gateways;
 use crate::member::{Member, Weight};
 use crate::status::Reason;
 
@@ -106,7 +106,7 @@ async fn wait_for_silence(gateways: &Gateways, member: &Member, deadline: Durati
 async fn probe(gateways: &Gateways, member: &Member) -> bool {
     let root = RemotePath::root();
     let call = member.remote.lstat(&root);
-    !matches!(gateways.call(member, Weight::Small, call).await, Err(errno) if is_loss(errno))
+    !matches!(gateways.call(member, Weight::Small, call).await, Err(errno) if errno.is_loss())
 }
 
 /// Probes `member` until it may be used again, and readmits it.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use base::{Access, Create, Errno, Fh, FileKind, OpenFlags, Opened, Remote, RemotePath, Result};
 
 use crate::files::{File, Handle};
-use crate::gateways::{GatewaySet, RemoteFuture, is_loss};
+use crate::gateways::{GatewaySet, RemoteFuture};
 use crate::member::{Health, Weight};
 use crate::open_paths::Version;
 use crate::recent_changes::ChangeKind;
@@ -48,7 +48,7 @@ impl Replicas {
                 self.gateways.call_while_usable(member, Weight::Small, call).await
             };
             match answer {
-                Err(errno) if is_loss(errno) && !changes => failed = errno,
+                Err(errno) if errno.is_loss() && !changes => failed = errno,
                 answer => {
                     // A handle whose answer is rejected is closed.
                     let opened = |Opened { fh, attr }| (Handle::new(member, fh), attr);
@@ -92,7 +92,7 @@ impl Replicas {
             }
             let answer = self.call_primary(file, &handle, weight, &call, may_move).await;
             let failed = match answer {
-                Err(errno) if is_loss(errno) || errno == Errno::ESTALE => errno,
+                Err(errno) if errno.is_loss() || errno == Errno::ESTALE => errno,
                 answer => return answer.map(|answer| (handle, answer)),
             };
             if tried.contains(member.index) || !file.may_move() {

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::{Dh, DirEntry, Errno, Mutex, Name, OwnedDh, RemotePath, Result};
 
-use crate::gateways::{GatewaySet, Target, is_loss};
+use crate::gateways::{GatewaySet, Target};
 use crate::member::{Member, Weight};
 use crate::replicas::Replicas;
 
@@ -63,7 +63,7 @@ impl Replicas {
             let made = self.recent.created_in(path, member.index);
             let call = member.remote.opendir(path);
             match self.gateways.call_while_usable(member, Weight::Small, call).await {
-                Err(errno) if is_loss(errno) => failed = errno,
+                Err(errno) if errno.is_loss() => failed = errno,
                 answer => {
                     // Closed if the answer is rejected.
                     let is_known = made.is_some();
@@ -91,7 +91,7 @@ impl Replicas {
                 true => self.gateways.call_unless_lost(member, Weight::Small, call).await,
             };
             match answer {
-                Err(errno) if is_loss(errno) && !listing.has_begun() => {
+                Err(errno) if errno.is_loss() && !listing.has_begun() => {
                     tried = tried.with(member.index);
                     let again = self.open_dir_at(&listing.path, tried).await;
                     *listing.handle.lock() = Arc::new(again.map_err(|_| errno)?);

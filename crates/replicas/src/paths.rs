@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::{Attr, Errno, Remote, RemotePath, Result};
 
-use crate::gateways::{GatewaySet, RemoteFuture, Target, is_loss};
+use crate::gateways::{GatewaySet, RemoteFuture, Target};
 use crate::member::{Member, Weight};
 use crate::open_paths::Version;
 use crate::recent_changes::{Begun, ChangeKind, RecentChanges};
@@ -28,10 +28,10 @@ impl ChangeGuard<'_> {
     pub(crate) fn finish<T>(mut self, kind: ChangeKind, answer: &Result<T>) {
         self.kind = match (answer, kind) {
             (Ok(_), kind) => Some(kind),
-            (Err(errno), ChangeKind::Created) if is_loss(*errno) => {
+            (Err(errno), ChangeKind::Created) if errno.is_loss() => {
                 Some(ChangeKind::Lost { exists: true })
             }
-            (Err(errno), ChangeKind::Removed) if is_loss(*errno) => {
+            (Err(errno), ChangeKind::Removed) if errno.is_loss() => {
                 Some(ChangeKind::Lost { exists: false })
             }
             // The gateway may not show the name yet: requests go on to the one that does.

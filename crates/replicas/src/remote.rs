@@ -8,7 +8,7 @@ use base::{
 };
 use bytes::Bytes;
 
-use crate::gateways::{GatewaySet, Target, is_loss};
+use crate::gateways::{GatewaySet, Target};
 use crate::listing::Listing;
 use crate::member::Weight;
 use crate::paths::first_specific;
@@ -62,7 +62,7 @@ impl Remote for Replicas {
                 Ok(data) if data.len() == len as usize => return Ok(data),
                 // The primary decides where the file ends.
                 Ok(_) => {}
-                Err(errno) => file.stripes.remove(&stripe, !is_loss(errno)),
+                Err(errno) => file.stripes.remove(&stripe, !errno.is_loss()),
             }
         }
         self.through_primary(&file, Weight::Read(len), |remote, fh| remote.read(fh, offset, len))

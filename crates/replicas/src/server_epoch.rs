@@ -19,7 +19,7 @@ use base::Mutex;
 use bytes::Bytes;
 use tokio::time::{Instant, timeout_at};
 
-use crate::gateways::{Gateways, is_loss};
+use crate::gateways::Gateways;
 use crate::member::Member;
 use crate::status::Reason;
 
@@ -173,7 +173,7 @@ impl Gateways {
         };
         match answer {
             Ok(Ok(Some(run))) => Epoch::Known(run),
-            Ok(Err(errno)) if is_loss(errno) => {
+            Ok(Err(errno)) if errno.is_loss() => {
                 self.leave_out(member, Reason::Failed(errno));
                 Epoch::Unknown
             }

@@ -200,7 +200,7 @@ impl TreeBranch {
             result = call => result,
             () = self.remote.disconnected() => Err(Errno::EHOSTDOWN),
         };
-        if let Err(Errno::EHOSTDOWN | Errno::ETIMEDOUT) = result {
+        if result.as_ref().is_err_and(|errno| errno.is_loss()) {
             return self.leave_out();
         }
         if self.left_out.swap(false, Ordering::Relaxed) {

@@ -229,16 +229,14 @@ async fn most_free(
         };
         let space = branch.call(branch.remote.statvfs(&at)).await?;
         let free = space.blocks_available.saturating_mul(space.fragment_size);
-        Ok(if space.read_only { 0 } else { free })
+        Result::Ok(if space.read_only { 0 } else { free })
     });
     let calls = FanOut::of(calls);
     let mut most = (0, None);
     for (slot, free) in eligible.iter().zip(calls.all().await) {
         match free {
             Ok(free) if free > most.0 => most = (free, Some(*slot)),
-            Err(errno @ (Errno::EHOSTDOWN | Errno::ETIMEDOUT))
-                if !tree.branch(*slot).is_optional() =>
-            {
+            Err(errno) if errno.is_loss() && !tree.branch(*slot).is_optional() => {
                 return Err(errno);
             }
             _ => {}

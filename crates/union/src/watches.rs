@@ -132,7 +132,9 @@ async fn offered_by(branch: &TreeBranch) -> Result<Arc<dyn Watches>> {
     if branch.remote.watches().is_none() && !branch.has_answered.load(Ordering::Relaxed) {
         // A branch that is not connected yet does not offer any, and is connected by a request.
         let answer = branch.call(branch.remote.lstat(&RemotePath::root())).await;
-        if let Err(errno @ (Errno::EHOSTDOWN | Errno::ETIMEDOUT)) = answer {
+        if let Err(errno) = answer
+            && errno.is_loss()
+        {
             return Err(errno);
         }
         branch.has_answered.store(true, Ordering::Relaxed);

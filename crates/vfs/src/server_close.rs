@@ -138,7 +138,7 @@ impl WrittenHandle {
         }
         let path = self.inode.upgrade().and_then(|inode| shared.path(inode.ino).ok());
         let path = path.map_or_else(|| "a removed file".to_owned(), |path| path.to_string());
-        if matches!(error, Errno::EHOSTDOWN | Errno::ETIMEDOUT | Errno::ESTALE) {
+        if error.is_loss() || error == Errno::ESTALE {
             // Every write was acknowledged; only this answer is missing.
             tracing::warn!("{path}: the server's answer to its close is not known: {error}");
             return Ok(());

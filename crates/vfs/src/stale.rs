@@ -15,7 +15,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Attr, Errno, Name, Result};
+use base::{Attr, Name, Result};
 
 use crate::dir_cache::{CachedListing, FullListing, Lookup};
 use crate::inode::Inode;
@@ -45,7 +45,7 @@ impl Shared {
             () = self.remote.disconnected() => None,
         };
         match answer {
-            Some(Err(error @ (Errno::EHOSTDOWN | Errno::ETIMEDOUT))) => known()?.ok_or(error),
+            Some(Err(error)) if error.is_loss() => known()?.ok_or(error),
             Some(answer) => answer,
             None => match known()? {
                 Some(known) => Ok(known),

@@ -189,7 +189,7 @@ impl Watching {
             state.full_until = Some(Instant::now() + RETRY);
         }
         // It is tried again when the server is reachable, or when its path is at rest.
-        let is_short = matches!(why, None | Some(Errno::EHOSTDOWN | Errno::ETIMEDOUT));
+        let is_short = why.is_none_or(Errno::is_loss);
         state.refuse(dir, if is_short { PAUSE } else { RETRY });
         state.last_refusal = why.or(state.last_refusal);
     }
@@ -290,7 +290,7 @@ impl Shared {
         let root = RemotePath::root();
         let answered = self.watching.has_answered.get_or_try_init(async || {
             match self.remote.lstat(&root).await {
-                Err(why @ (Errno::EHOSTDOWN | Errno::ETIMEDOUT)) => Err(why),
+                Err(why) if why.is_loss() => Err(why),
                 _ => Ok(()),
             }
         });
@@ -411,7 +411,7 @@ impl Shared {
                         tracing::debug!("reports of changes ended: {why}");
                         // First: a watch that begins now is not used.
                         shared.watching.state.lock().connections.remove(&connection);
-                        let is_alive = !matches!(why, Errno::EHOSTDOWN | Errno::ETIMEDOUT);
+                        let is_alive = !why.is_loss();
                         if is_alive {
                             shared.watching.note_silent();
                         }

@@ -87,7 +87,7 @@ impl Core {
         let Some(path) = path else { return Ok(file.attr) };
         match self.request_attr(&path).await {
             Ok(attr) if file.recognize(&attr) => Ok(attr),
-            Err(error @ (Errno::EHOSTDOWN | Errno::ETIMEDOUT)) if !self.stale_ok() => Err(error),
+            Err(error) if error.is_loss() && !self.stale_ok() => Err(error),
             // The name leads to another content. This file keeps its own.
             _ => Ok(file.attr),
         }

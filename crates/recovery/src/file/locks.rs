@@ -29,7 +29,6 @@ use base::{
 use tokio::time::Instant;
 
 use super::{FileState, Handle, OpenFile, Phase};
-use crate::connection::is_loss;
 use crate::{Core, RetryPolicy};
 
 /// How long a lock is requested again that another owner has, which may be the former session: a
@@ -267,7 +266,7 @@ pub(crate) async fn reclaim(core: &Arc<Core>, file: &OpenFile) -> Result<()> {
     for owner in owners {
         match reclaim_for(core, file, owner, deadline).await {
             Ok(()) => {}
-            Err(errno) if is_loss(errno) || errno == Errno::ESTALE => return Err(errno),
+            Err(errno) if errno.is_loss() || errno == Errno::ESTALE => return Err(errno),
             Err(errno) => {
                 let lost = file.lock().lose_locks(Some(owner));
                 if lost {

@@ -7,7 +7,6 @@ use base::{Attr, DirGuard, Errno, FileKind, OpenFlags, OpenGuard, RemotePath, Re
 
 use super::{CreateOutcome, InDoubt, NameRequest, Outcome};
 use crate::Core;
-use crate::connection::is_loss;
 use crate::name_history::{NameState, Seq};
 use crate::reopen::{LATE, needed_perm, set_perm};
 use crate::server_clock::about_equal;
@@ -97,7 +96,7 @@ impl Core {
     async fn is_empty_dir(&self, path: &RemotePath) -> Result<bool> {
         let dh = match self.inner.opendir(path).await {
             Ok(dh) => dh,
-            Err(errno) if is_loss(errno) => return Err(errno),
+            Err(errno) if errno.is_loss() => return Err(errno),
             Err(_) => return Ok(false),
         };
         let dir = DirGuard::new(&*self.inner, dh);
@@ -161,7 +160,7 @@ impl Core {
             }
             // The attributes may be those of its target (`follow_symlinks`).
             NameRequest::Symlink { target, path } => match self.inner.readlink(path).await {
-                Err(errno) if is_loss(errno) => Err(errno),
+                Err(errno) if errno.is_loss() => Err(errno),
                 found => Ok(found.is_ok_and(|found| found == target)),
             },
             NameRequest::Link { existing, new } => {

@@ -9,7 +9,6 @@
 use base::{Access, AttrChange, Errno, OpenFlags, OpenGuard, Opened, RemotePath, Result};
 
 use crate::Core;
-use crate::connection::is_loss;
 use crate::file::OpenFile;
 
 /// A change of the permission bits.
@@ -71,7 +70,7 @@ async fn open_with_added_mode(
         }
         Err(errno) => Err(errno),
         Ok(()) => match core.inner.open(path, flags).await {
-            Err(errno) if !is_loss(errno) => {
+            Err(errno) if !errno.is_loss() => {
                 if core.inner.setattr(path, set_perm(attr.perm)).await.is_ok() {
                     file.note_mode_restored(attr.perm);
                 }

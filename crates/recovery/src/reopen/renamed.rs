@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::{DirGuard, FileId, FileKind, Mutex, Name, RemotePath, Result};
 
 use crate::Core;
-use crate::connection::is_loss;
 use crate::file::OpenFile;
 
 /// Entries of a directory among which a file is searched.
@@ -76,7 +75,7 @@ pub(super) async fn search(
         let number = directory.begun.fetch_add(1, Ordering::Relaxed) + 1;
         match names(core, &dir).await {
             Ok(names) => *last = Listing { number, names },
-            Err(errno) if !is_loss(errno) && errno != base::Errno::ESTALE => return Ok(None),
+            Err(errno) if !errno.is_loss() && errno != base::Errno::ESTALE => return Ok(None),
             Err(errno) => return Err(errno),
         }
     }

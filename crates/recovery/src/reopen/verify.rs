@@ -7,7 +7,6 @@ use base::{Access, Errno, OpenFlags, OpenGuard, RemotePath, Result};
 use super::join_all;
 use crate::Core;
 use crate::change_log::Covered;
-use crate::connection::is_loss;
 use crate::file::{OpenFile, Phase};
 use crate::unstable::{Digest, Extent};
 
@@ -29,7 +28,7 @@ pub(super) async fn check(core: &Arc<Core>, file: &OpenFile, path: &RemotePath) 
         state.write_verifier.clone()
     };
     let new_verifier = match core.inner.write_verifier().await {
-        Err(errno) if is_loss(errno) => return Err(errno),
+        Err(errno) if errno.is_loss() => return Err(errno),
         new_verifier => new_verifier.unwrap_or(None),
     };
     if old_verifier == new_verifier {
@@ -91,7 +90,7 @@ async fn is_intact_on_server(
     let inner = &*core.inner;
     let opened = match inner.open(path, OpenFlags::existing(Access::Read)).await {
         Ok(opened) => opened,
-        Err(errno) if is_loss(errno) => return Err(errno),
+        Err(errno) if errno.is_loss() => return Err(errno),
         // Without permission to read, nothing can be compared.
         Err(_) => return Ok(None),
     };

@@ -78,7 +78,7 @@ struct Totals {
 
 /// Whether the remote is lost, if this is its error, so that the run cannot go on.
 pub(crate) fn is_lost(remote: &dyn Remote, errno: Errno) -> bool {
-    matches!(errno, Errno::EHOSTDOWN | Errno::ETIMEDOUT) && remote.may_be_lost()
+    errno.is_loss() && remote.may_be_lost()
 }
 
 impl Core {
