@@ -9,6 +9,7 @@ pub mod attr;
 pub mod errno;
 pub mod guard;
 pub mod hash;
+pub mod lifetime;
 pub mod lock;
 pub mod metrics;
 pub mod mutex;
@@ -28,6 +29,7 @@ pub use attr::{Attr, AttrChange, FileId, FileKind, InodeAttr, StatVfs, Timestamp
 pub use errno::{Errno, Result};
 pub use guard::{DirGuard, OpenGuard, OwnedDh, OwnedFh};
 pub use hash::stable_hash;
+pub use lifetime::{Lifetime, Owner};
 pub use lock::{Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges};
 pub use mutex::Mutex;
 pub use notify::until;

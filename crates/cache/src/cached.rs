@@ -56,8 +56,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use base::{Errno, Mutex, Remote, RemotePath, Result, Table};
-use tokio::sync::watch;
+use base::{Errno, Mutex, Owner, Remote, RemotePath, Result, Table};
 use tokio::time::Instant;
 
 pub use config::{CachedConfig, Mode, SubTrees};
@@ -80,7 +79,7 @@ use writer::Recorder;
 pub struct Cached {
     core: Arc<Core>,
     /// Dropping it ends the background tasks of this crate.
-    _shutdown: watch::Sender<()>,
+    _owner: Owner,
 }
 
 /// Counters of a [`Cached`].
@@ -214,7 +213,7 @@ impl Cached {
         store: Store,
         config: CachedConfig,
     ) -> std::io::Result<Arc<Cached>> {
-        let (shutdown_sender, shutdown) = watch::channel(());
+        let owner = Owner::default();
         let window = match config.mode {
             Mode::Timeout(window) => window,
             Mode::CloseToOpen | Mode::Immutable => Duration::ZERO,
@@ -229,7 +228,7 @@ impl Cached {
             files: Files::new(inner.clone(), config.offline),
             listings: Table::default(),
             validators: Validators::new(config.clock_skew, window),
-            write_behind: WriteBehind::new(recorder.clone(), counters.clone(), shutdown)?,
+            write_behind: WriteBehind::new(recorder.clone(), counters.clone(), owner.lifetime())?,
             pending_listings: recorder.pending_listings.clone(),
             changes: recorder.changes.clone(),
             recorder,
@@ -244,7 +243,7 @@ impl Cached {
             stale_ok: AtomicBool::new(config.stale_ok),
             config,
         });
-        Ok(Arc::new(Cached { core, _shutdown: shutdown_sender }))
+        Ok(Arc::new(Cached { core, _owner: owner }))
     }
 
     /// The identity under which the store keeps records of `source` that are valid for ever.

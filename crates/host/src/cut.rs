@@ -39,11 +39,7 @@ pub(crate) async fn watch(pool: Weak<Pool>, mut session: Weak<Session>) {
             give_up_alone(&pool, &old).await;
             continue;
         }
-        let mut host_alive = pool.host_alive.clone();
-        let replaced = tokio::select! {
-            replaced = replace(&pool, &old) => replaced,
-            _ = host_alive.changed() => return,
-        };
+        let Some(replaced) = pool.lifetime.run(replace(&pool, &old)).await else { return };
         let name = pool.config.name.clone();
         drop((pool, old));
         match replaced {

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, OnceLock};
 
-use base::{Errno, FileKind, RemotePath};
+use base::{Errno, FileKind, Owner, RemotePath};
 use sftp::StatusCode;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
 use crate::config::Config;
 use crate::connector::{ConnectError, Connector};
@@ -31,17 +31,19 @@ pub struct Host {
     pub(crate) watches: Arc<HostWatches>,
     real_root: OnceLock<Vec<u8>>,
     /// Dropping it cancels all attempts to connect.
-    _alive: watch::Sender<()>,
+    _owner: Owner,
 }
 
 impl Host {
     /// Connects and checks the root, unless the configuration delays the connection or disables the
     /// check.
     pub async fn connect(connector: Arc<dyn Connector>, config: Config) -> Result<Host, Error> {
-        let (alive, host_alive) = watch::channel(());
-        let pool = Pool::new(connector, config, host_alive.clone());
+        let owner = Owner::default();
+        let pool = Pool::new(connector, config, owner.lifetime());
         let handles = Arc::<Handles>::default();
-        tokio::spawn(scaling::run(Arc::downgrade(&pool), Arc::downgrade(&handles), host_alive));
+        let scaling = scaling::run(Arc::downgrade(&pool), Arc::downgrade(&handles));
+        let lifetime = owner.lifetime();
+        tokio::spawn(async move { lifetime.run(scaling).await });
         let lock_waiters = Semaphore::new(MAX_WAITING);
         let real_root = OnceLock::new();
         let lock_holders = Arc::default();
@@ -55,7 +57,7 @@ impl Host {
             digests,
             watches,
             real_root,
-            _alive: alive,
+            _owner: owner,
         };
         if host.config().delay_connect {
             return Ok(host);

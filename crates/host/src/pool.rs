@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use base::{Errno, Mutex};
+use base::{Errno, Lifetime, Mutex};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -167,8 +167,8 @@ pub(crate) struct Pool {
     max_sessions: AtomicUsize,
     /// A login has succeeded before, so connecting needs no user input.
     connected_once: AtomicBool,
-    /// Closed when the host is dropped.
-    pub(crate) host_alive: watch::Receiver<()>,
+    /// That of the host.
+    pub(crate) lifetime: Lifetime,
     pub(crate) flow: Directions,
     /// Of all sessions, also of those that have ended.
     counters: Arc<sftp::Counters>,
@@ -194,11 +194,11 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// Attempts to connect end when the sender of `host_alive` is dropped.
+    /// Attempts to connect end with `lifetime`.
     pub(crate) fn new(
         connector: Arc<dyn Connector>,
         config: Config,
-        host_alive: watch::Receiver<()>,
+        lifetime: Lifetime,
     ) -> Arc<Pool> {
         let slots: Vec<_> = (0..MAX_SLOTS)
             .map(|_| Slot { state: Mutex::new(State::Vacant), settled: Notify::new() })
@@ -211,7 +211,7 @@ impl Pool {
             slots,
             max_sessions,
             connected_once: AtomicBool::new(false),
-            host_alive,
+            lifetime,
             flow,
             counters: Arc::default(),
             connection_error: watch::Sender::new(None),
@@ -383,18 +383,16 @@ impl Pool {
 
     /// The task that connects a slot. After the first login, an attempt ends at the `limit`.
     async fn connect(self: Arc<Pool>, slot: usize, failures: u32, limit: Duration) {
-        let mut host_alive = self.host_alive.clone();
         let _attempt = Attempt { pool: &self, slot, failures };
-        tokio::select! {
-            result = self.attempt(slot, limit) => {
-                if let Ok(session) = &result && self.config.reconnect {
-                    tokio::spawn(cut::watch(Arc::downgrade(&self), Arc::downgrade(session)));
-                }
-                self.attempt_ended(slot, failures, result);
-            }
-            // A login that waits for user input must not outlive the host.
-            _ = host_alive.changed() => {}
+        // A login that waits for user input must not outlive the host.
+        let attempt = self.lifetime.run(self.attempt(slot, limit));
+        let Some(result) = attempt.await else { return };
+        if let Ok(session) = &result
+            && self.config.reconnect
+        {
+            tokio::spawn(cut::watch(Arc::downgrade(&self), Arc::downgrade(session)));
         }
+        self.attempt_ended(slot, failures, result);
     }
 
     /// Lets callers wait for the successor of the first session, which has been silent for this

@@ -14,7 +14,7 @@ mod tuner;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 
 use crate::flow_control::{
     MAX_DIRECT_WINDOW_BYTES, MAX_SLOTS, MAX_WINDOW_BYTES, MIN_WINDOW_BYTES, Slots,
@@ -57,12 +57,8 @@ fn window_of(pool: &Pool) -> u64 {
     window_for(pool.round_trip(), most)
 }
 
-/// Samples and adjusts until the host is dropped.
-pub(crate) async fn run(
-    pool: Weak<Pool>,
-    handles: Weak<Handles>,
-    mut host_alive: watch::Receiver<()>,
-) {
+/// Samples and adjusts while the host exists.
+pub(crate) async fn run(pool: Weak<Pool>, handles: Weak<Handles>) {
     let parts = pool.upgrade().map(|it| (it.flow.clone(), it.config.idle_limit, tuner(&it)));
     let Some((flow, idle_limit, tuner)) = parts else { return };
     let (read, write, sampled_at) =
@@ -93,7 +89,6 @@ pub(crate) async fn run(
                 Some(()) => continue,
                 None => return,
             },
-            _ = host_alive.changed() => return,
         }
         let Some(throughput) = scaling.adjust() else { return };
         quiet_samples = if throughput { 0 } else { quiet_samples.saturating_add(1) };
@@ -266,12 +261,10 @@ fn open(pool: &Arc<Pool>, number: usize) -> oneshot::Receiver<Slots> {
         .iter()
         .take(number)
         .map(|slot| {
-            let (pool, mut host_alive) = (pool.clone(), pool.host_alive.clone());
+            let pool = pool.clone();
             let attempt = tokio::spawn(async move {
-                tokio::select! {
-                    opened = attempt(&pool, slot) => opened,
-                    _ = host_alive.changed() => Err("nobody wants it any more".into()),
-                }
+                let opened = pool.lifetime.run(attempt(&pool, slot)).await;
+                opened.unwrap_or_else(|| Err("nobody wants it any more".into()))
             });
             (slot, attempt)
         })

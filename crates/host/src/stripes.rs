@@ -214,11 +214,8 @@ impl OpenFile {
 
 /// Opens the file on the session at `slot` and verifies the handle.
 async fn attempt(pool: Arc<Pool>, file: Weak<OpenFile>, slot: usize) {
-    let mut host_alive = pool.host_alive.clone();
-    let stripe = tokio::select! {
-        stripe = open_and_verify(&pool, &file, slot) => stripe,
-        _ = host_alive.changed() => return,
-    };
+    let opening = open_and_verify(&pool, &file, slot);
+    let Some(stripe) = pool.lifetime.run(opening).await else { return };
     if stripe.is_none() {
         tracing::debug!(session = slot, "the file is not striped over this session");
     }

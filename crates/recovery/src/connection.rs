@@ -185,11 +185,8 @@ impl Drop for WaitGuard<'_> {
 
 /// Probes until there is a reply, and logs a long outage.
 async fn reconnect(core: Weak<Core>) {
-    let Some(mut shutdown) = core.upgrade().map(|core| core.shutdown.clone()) else { return };
-    tokio::select! {
-        () = probe_until_answered(core) => {}
-        _ = shutdown.changed() => {}
-    }
+    let Some(lifetime) = core.upgrade().map(|core| core.lifetime.clone()) else { return };
+    lifetime.run(probe_until_answered(core)).await;
 }
 
 async fn probe_until_answered(core: Weak<Core>) {

@@ -64,8 +64,7 @@ mod xattr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Errno, Mutex, Remote};
-use tokio::sync::watch;
+use base::{Errno, Lifetime, Mutex, Owner, Remote};
 
 pub use status::{ConnectionState, Status};
 
@@ -121,14 +120,14 @@ impl Default for Config {
 pub struct Recovering {
     core: Arc<Core>,
     /// Dropping it ends the background tasks of this crate.
-    _shutdown: watch::Sender<()>,
+    _owner: Owner,
 }
 
 impl Recovering {
     /// Wraps `inner`. Other clients may change its content: an open file that they changed returns
     /// `ESTALE` after a loss, unless it has only grown.
     pub fn new(inner: Arc<dyn Remote>, config: Config) -> Arc<Recovering> {
-        let (shutdown_sender, shutdown) = watch::channel(());
+        let owner = Owner::default();
         let core = Arc::new_cyclic(|core| Core {
             files: OpenFiles::new(inner.clone(), core.clone()),
             directories: OpenDirectories::default(),
@@ -141,13 +140,13 @@ impl Recovering {
             history: NameHistory::default(),
             clock: ServerClock::default(),
             write_verifier: WriteVerifier::default(),
-            shutdown,
+            lifetime: owner.lifetime(),
         });
         if core.inner.is_disconnected() {
             // The first call then fails or waits at once, instead of after two more losses.
             core.connection.set_disconnected(&core, Errno::EHOSTDOWN);
         }
-        Arc::new(Recovering { core, _shutdown: shutdown_sender })
+        Arc::new(Recovering { core, _owner: owner })
     }
 
     /// Changes how long calls wait. Calls that wait already are not affected.
@@ -181,6 +180,6 @@ pub(crate) struct Core {
     pub(crate) history: NameHistory,
     pub(crate) clock: ServerClock,
     pub(crate) write_verifier: WriteVerifier,
-    /// Closed when the [`Recovering`] is dropped.
-    pub(crate) shutdown: watch::Receiver<()>,
+    /// That of the [`Recovering`].
+    pub(crate) lifetime: Lifetime,
 }

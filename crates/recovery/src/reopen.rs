@@ -79,13 +79,12 @@ pub(crate) async fn attempt(core: &Arc<Core>, file: &Arc<OpenFile>) -> Result<()
 }
 
 fn begin(core: &Arc<Core>, file: &Arc<OpenFile>) {
-    let (core, mut shutdown) = (core.clone(), core.shutdown.clone());
+    let core = core.clone();
     let mut attempt =
         Attempt { file: file.clone(), result: ReopenResult::Failed(Errno::EHOSTDOWN) };
     tokio::spawn(async move {
-        tokio::select! {
-            result = reopen_all(&core, &attempt.file) => attempt.result = result,
-            _ = shutdown.changed() => {}
+        if let Some(result) = core.lifetime.run(reopen_all(&core, &attempt.file)).await {
+            attempt.result = result;
         }
         if let ReopenResult::Dead(why) = &attempt.result {
             attempt.file.warn(&core, &format!("{why} {LOST}"));

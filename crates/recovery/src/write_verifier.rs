@@ -80,11 +80,8 @@ impl WriteVerifier {
         let core = core.clone();
         // Runs on by itself if it is not answered at once.
         let _ = Task::start(async move {
-            let mut shutdown = core.shutdown.clone();
-            let answer = tokio::select! {
-                answer = core.inner.write_verifier() => answer,
-                _ = shutdown.changed() => return,
-            };
+            let answer = core.lifetime.run(core.inner.write_verifier());
+            let Some(answer) = answer.await else { return };
             let value = match answer {
                 Ok(Some(write_verifier)) => Value::Known(write_verifier),
                 Ok(None) => Value::Unavailable,

@@ -5,14 +5,11 @@
 //! half the deadline is probed for the attributes of the root. It is silent if it answers neither
 //! the probe nor any other request in the other half. It is left out only while there are others:
 //! there is no better choice than the last one.
-//!
-//! The tasks end when the sender of `shutdown` is dropped.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use base::RemotePath;
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::gateways::Gateways;
@@ -46,33 +43,22 @@ enum Problem {
     Silent(Duration),
 }
 
-/// Checks `member` until the pool is dropped.
-pub(crate) async fn run(
-    gateways: Arc<Gateways>,
-    member: Arc<Member>,
-    deadline: Duration,
-    mut shutdown: watch::Receiver<()>,
-) {
-    let checks = async {
-        loop {
-            let problem = tokio::select! {
-                biased;
-                () = member.left_out() => Problem::LeftOut,
-                () = member.remote.disconnected() => Problem::Unreachable,
-                silent_for = wait_for_silence(&gateways, &member, deadline) => Problem::Silent(silent_for),
-            };
-            match problem {
-                Problem::LeftOut => {}
-                Problem::Unreachable => gateways.leave_out(&member, Reason::Away),
-                Problem::Silent(time) => gateways.leave_out(&member, Reason::Silent(time)),
-            }
-            probe_until_usable(&gateways, &member, deadline).await;
-            gateways.record_epoch(&member).await;
+/// Checks `member` for ever.
+pub(crate) async fn run(gateways: Arc<Gateways>, member: Arc<Member>, deadline: Duration) {
+    loop {
+        let problem = tokio::select! {
+            biased;
+            () = member.left_out() => Problem::LeftOut,
+            () = member.remote.disconnected() => Problem::Unreachable,
+            silent_for = wait_for_silence(&gateways, &member, deadline) => Problem::Silent(silent_for),
+        };
+        match problem {
+            Problem::LeftOut => {}
+            Problem::Unreachable => gateways.leave_out(&member, Reason::Away),
+            Problem::Silent(time) => gateways.leave_out(&member, Reason::Silent(time)),
         }
-    };
-    tokio::select! {
-        () = checks => {}
-        _ = shutdown.changed() => {}
+        probe_until_usable(&gateways, &member, deadline).await;
+        gateways.record_epoch(&member).await;
     }
 }
 

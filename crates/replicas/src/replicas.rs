@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{Attr, Errno, RemotePath, Result, Table};
-use tokio::sync::watch;
+use base::{Attr, Errno, Owner, RemotePath, Result, Table};
 
 use crate::config::{Config, Error, Gateway, MAX_GATEWAYS};
 use crate::files::File;
@@ -27,7 +26,7 @@ pub struct Replicas {
     pub(crate) context: Arc<PoolContext>,
     pub(crate) files: Table<File>,
     pub(crate) listings: Table<Listing>,
-    _shutdown: watch::Sender<()>,
+    _owner: Owner,
 }
 
 impl Replicas {
@@ -41,14 +40,20 @@ impl Replicas {
             1..=MAX_GATEWAYS => {}
             many => return Err(Error::TooMany(many)),
         }
-        let (sender, shutdown) = watch::channel(());
+        let owner = Owner::default();
         let gateways = Arc::new(Gateways::new(gateways, config.mode));
         for member in &gateways.members {
             let (gateways, member) = (gateways.clone(), member.clone());
-            tokio::spawn(health_checker::run(gateways, member, config.deadline, shutdown.clone()));
+            let checks = health_checker::run(gateways, member, config.deadline);
+            let lifetime = owner.lifetime();
+            tokio::spawn(async move { lifetime.run(checks).await });
         }
         let recent = Arc::new(RecentChanges::new(config.lag));
-        let context = PoolContext { gateways: gateways.clone(), recent: recent.clone(), shutdown };
+        let context = PoolContext {
+            gateways: gateways.clone(),
+            recent: recent.clone(),
+            lifetime: owner.lifetime(),
+        };
         Ok(Replicas {
             gateways,
             open_paths: Arc::default(),
@@ -56,7 +61,7 @@ impl Replicas {
             context: Arc::new(context),
             files: Table::default(),
             listings: Table::default(),
-            _shutdown: sender,
+            _owner: owner,
         })
     }
 

@@ -20,8 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use base::{Access, Attr, FileKind, Mutex, OpenFlags, Timestamp};
-use tokio::sync::watch;
+use base::{Access, Attr, FileKind, Lifetime, Mutex, OpenFlags, Timestamp};
 use tokio::time::Instant;
 
 use crate::files::{File, Handle};
@@ -172,8 +171,8 @@ impl StripeState {
 pub(crate) struct PoolContext {
     pub(crate) gateways: Arc<Gateways>,
     pub(crate) recent: Arc<RecentChanges>,
-    /// All attempts end when its sender is dropped.
-    pub(crate) shutdown: watch::Receiver<()>,
+    /// How long attempts are of use.
+    pub(crate) lifetime: Lifetime,
 }
 
 impl File {
@@ -220,11 +219,8 @@ impl File {
 
 /// Opens the file at `member`, and checks that it shows the same version.
 async fn attempt(context: Arc<PoolContext>, file: Weak<File>, member: Arc<Member>) {
-    let mut shutdown = context.shutdown.clone();
-    let stripe = tokio::select! {
-        stripe = open_and_compare(&context, &file, &member) => stripe,
-        _ = shutdown.changed() => return,
-    };
+    let opening = open_and_compare(&context, &file, &member);
+    let Some(stripe) = context.lifetime.run(opening).await else { return };
     if matches!(stripe, Err(Refusal::Failed)) {
         tracing::debug!(gateway = ?member.name, "a file is not striped over this gateway");
     }
@@ -303,7 +299,6 @@ async fn reads_alike(context: &PoolContext, one: &Handle, other: &Handle, size: 
 
 /// Checks that all handles still show the same version.
 async fn recheck(context: Arc<PoolContext>, file: Weak<File>) {
-    let mut shutdown = context.shutdown.clone();
     let check = async {
         let (primary, changes, begun) = file
             .upgrade()
@@ -323,8 +318,5 @@ async fn recheck(context: Arc<PoolContext>, file: Weak<File>) {
         }
         Some(())
     };
-    tokio::select! {
-        _ = check => {}
-        _ = shutdown.changed() => {}
-    }
+    context.lifetime.run(check).await;
 }

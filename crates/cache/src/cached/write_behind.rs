@@ -23,9 +23,9 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use base::task::Task;
-use base::{Data, Errno, Mutex, RemotePath, Result};
+use base::{Data, Errno, Lifetime, Mutex, RemotePath, Result};
 use bytes::Bytes;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 
 use super::Counters;
 use super::changes::Changes;
@@ -152,23 +152,22 @@ pub(crate) struct WriteBehind {
     jobs: mpsc::Sender<Job>,
     queue: Arc<Queue>,
     flushed_at: Mutex<Option<Instant>>,
-    /// Changes when the mount ends.
-    shutdown: watch::Receiver<()>,
+    lifetime: Lifetime,
 }
 
 impl WriteBehind {
-    /// `shutdown` changes when the mount ends.
+    /// Its tasks end with `lifetime`.
     pub(crate) fn new(
         recorder: Recorder,
         counters: Arc<Counters>,
-        shutdown: watch::Receiver<()>,
+        lifetime: Lifetime,
     ) -> std::io::Result<WriteBehind> {
         let units = queue_units();
         let (idle_gate, in_flight) = (IdleGate::new(), InFlight::default());
         let space = Arc::new(Semaphore::new(units as usize));
         let queue = Arc::new(Queue { idle_gate, space, units, in_flight, counters });
         let jobs = Writer::new(recorder, queue.clone()).start()?;
-        Ok(WriteBehind { jobs, queue, flushed_at: Mutex::default(), shutdown })
+        Ok(WriteBehind { jobs, queue, flushed_at: Mutex::default(), lifetime })
     }
 
     /// Returns when nothing is in flight to the store.
@@ -274,15 +273,11 @@ impl WriteBehind {
         let work = PendingWork::begin(&self.queue.in_flight, Some(&fetch));
         let (jobs, queue) = (self.jobs.clone(), self.queue.clone());
         let revalidation = Revalidation { jobs, queue, file, fetch };
-        let mut shutdown = self.shutdown.clone();
+        let lifetime = self.lifetime.clone();
         // Not awaited. The queries of one batch of answers leave together.
         let _ = Task::start(async move {
             let _work = work;
-            tokio::select! {
-                () = revalidation.run() => {}
-                // No value is ever sent: this is the end of the channel.
-                _ = shutdown.changed() => {}
-            }
+            lifetime.run(revalidation.run()).await;
         });
     }
 }
