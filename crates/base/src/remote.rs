@@ -15,6 +15,7 @@
 //! 5. A remote that cannot be reached returns `EHOSTDOWN`, or `ETIMEDOUT` if it stopped answering.
 //!    It never returns `ENOENT` or an empty result instead.
 
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -208,6 +209,24 @@ impl RenameMode {
     ) -> Option<RemotePath> {
         let back = || if self == RenameMode::Exchange { path.moved(to, from) } else { None };
         path.moved(from, to).or_else(back)
+    }
+
+    /// Moves what is kept by its path, and removes what was replaced. `moved` gets each of these,
+    /// with the new path.
+    pub fn move_entries<T>(
+        self,
+        entries: &mut HashMap<RemotePath, T>,
+        from: &RemotePath,
+        to: &RemotePath,
+        mut moved: impl FnMut(&T, Option<&RemotePath>),
+    ) {
+        let is_touched = |path: &RemotePath| path.is_within(from) || path.is_within(to);
+        let touched: Vec<_> = entries.extract_if(|path, _| is_touched(path)).collect();
+        for (path, entry) in touched {
+            let path = self.moved(&path, from, to);
+            moved(&entry, path.as_ref());
+            entries.extend(path.map(|path| (path, entry)));
+        }
     }
 }
 

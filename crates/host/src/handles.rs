@@ -162,17 +162,9 @@ impl Handles {
 
     /// Records that the path and everything below it has a new name.
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
-        let mut paths = self.paths.lock();
-        let moved: Vec<_> = paths
-            .by_path
-            .extract_if(|path, _| path.is_within(from) || path.is_within(to))
-            .filter_map(|(path, open_path)| {
-                let path = mode.moved(&path, from, to);
-                open_path.rename(path.clone());
-                Some((path?, open_path))
-            })
-            .collect();
-        paths.by_path.extend(moved);
+        mode.move_entries(&mut self.paths.lock().by_path, from, to, |open_path, path| {
+            open_path.rename(path.cloned());
+        });
     }
 
     /// Open handles on the session of a slot that count towards the server's limit.

@@ -190,16 +190,9 @@ impl OpenPaths {
         if from == to {
             return;
         }
-        let mut table = self.table.lock();
-        let moved: Vec<_> = table
-            .extract_if(|path, _| path.is_within(from) || path.is_within(to))
-            .filter_map(|(path, open_path)| {
-                let path = mode.moved(&path, from, to);
-                open_path.state.lock().name.clone_from(&path);
-                Some((path?, open_path))
-            })
-            .collect();
-        table.extend(moved);
+        mode.move_entries(&mut self.table.lock(), from, to, |open_path, path| {
+            open_path.state.lock().name = path.cloned();
+        });
     }
 }
 

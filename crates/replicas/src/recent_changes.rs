@@ -237,10 +237,9 @@ impl RecentChanges {
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
         let Some(mut table) = self.valid() else { return };
         let renamed_by = table.find(to, Instant::now()).map(|entry| entry.gateway);
-        let below = |path: &RemotePath, name: &RemotePath| path.is_within(name) && path != name;
         let touched: Vec<_> = table
             .entries
-            .extract_if(|path, _| below(path, from) || below(path, to))
+            .extract_if(|path, _| path.is_below(from) || path.is_below(to))
             .filter_map(|(path, entry)| {
                 let is_moved = entry.is_moved || renamed_by != Some(entry.gateway);
                 Some((mode.moved(&path, from, to)?, Entry { is_moved, ..entry }))

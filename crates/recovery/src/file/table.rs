@@ -294,36 +294,21 @@ impl OpenFiles {
 
     /// `from`, and all paths below it, were renamed.
     pub(crate) fn finish_rename(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
-        let mut replaced = Vec::new();
-        {
-            let mut paths = self.paths.lock();
-            if paths.by_path.is_empty() || from == to {
-                return;
-            }
-            let touched: Vec<_> = paths
-                .by_path
-                .extract_if(|path, _| {
-                    path.moved(from, to).is_some() || path.moved(to, from).is_some()
-                })
-                .collect();
-            for (path, weak) in touched {
-                let Some(file) = weak.upgrade() else { continue };
-                match mode.moved(&path, from, to) {
-                    Some(path) => {
-                        let mut state = file.lock();
-                        state.set_path(path.clone());
-                        drop(state);
-                        paths.by_path.insert(path, weak);
-                        // Dropped without the lock of the paths: it may be the last reference.
-                        replaced.push((false, file));
-                    }
-                    None => replaced.push((true, file)),
-                }
-            }
+        if from == to {
+            return;
         }
-        replaced
-            .iter()
-            .filter(|(is_replaced, _)| *is_replaced)
-            .for_each(|(_, file)| file.mark_removed());
+        // Dropped without the lock of the paths: it may be the last reference.
+        let (mut moved, mut replaced) = (Vec::new(), Vec::new());
+        mode.move_entries(&mut self.paths.lock().by_path, from, to, |file, path| {
+            let Some(file) = file.upgrade() else { return };
+            match path {
+                Some(path) => {
+                    file.lock().set_path(path.clone());
+                    moved.push(file);
+                }
+                None => replaced.push(file),
+            }
+        });
+        replaced.iter().for_each(|file| file.mark_removed());
     }
 }
