@@ -14,6 +14,7 @@ pub mod lock;
 pub mod metrics;
 pub mod mutex;
 pub mod notify;
+pub mod on_drop;
 pub mod path;
 pub mod polling;
 pub mod printable;
@@ -33,6 +34,7 @@ pub use lifetime::{Lifetime, Owner};
 pub use lock::{Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges};
 pub use mutex::Mutex;
 pub use notify::until;
+pub use on_drop::OnDrop;
 pub use path::{InvalidName, Name, RemotePath};
 pub use printable::printable;
 pub use remote::{

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, SystemTime};
 
-use base::{Errno, RemotePath};
+use base::{Errno, OnDrop, RemotePath};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
@@ -124,17 +124,10 @@ impl ConnectionMonitor {
     /// Sends an lstat of the root, unless another probe is waiting for its reply. Without a reply
     /// within `time_limit` the state becomes disconnected.
     pub(crate) async fn probe(&self, core: &Arc<Core>, time_limit: Duration, error: Errno) {
-        /// A probe in flight.
-        struct ProbeGuard<'a>(&'a AtomicBool);
-        impl Drop for ProbeGuard<'_> {
-            fn drop(&mut self) {
-                self.0.store(false, Ordering::Relaxed);
-            }
-        }
         if self.is_disconnected() || self.is_probing.swap(true, Ordering::Relaxed) {
             return;
         }
-        let _guard = ProbeGuard(&self.is_probing);
+        let _probing = OnDrop(|| self.is_probing.store(false, Ordering::Relaxed));
         let root = RemotePath::root();
         match tokio::time::timeout(time_limit, core.inner.lstat(&root)).await {
             Ok(Err(errno)) if errno.is_loss() => self.set_disconnected(core, errno),

@@ -17,7 +17,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use async_trait::async_trait;
-use base::{Changes, Errno, Mutex, RemotePath, Result, WatchId, Watches};
+use base::{Changes, Errno, Mutex, OnDrop, RemotePath, Result, WatchId, Watches};
 use tokio::task::AbortHandle;
 
 use crate::branch::TreeBranch;
@@ -31,30 +31,6 @@ pub(crate) struct UnionWatches {
     state: Mutex<State>,
     /// For the tasks that wait for reports.
     itself: Weak<UnionWatches>,
-}
-
-/// A watch that is being started.
-struct Starting<'w> {
-    watches: &'w UnionWatches,
-    number: u32,
-}
-
-impl Drop for Starting<'_> {
-    fn drop(&mut self) {
-        self.watches.state.lock().end_start(self.number);
-    }
-}
-
-/// Watches on branches that are being ended.
-struct Ending<'w> {
-    watches: &'w UnionWatches,
-    parts: Vec<Part>,
-}
-
-impl Drop for Ending<'_> {
-    fn drop(&mut self) {
-        self.watches.state.lock().finish_ending();
-    }
 }
 
 impl UnionWatches {
@@ -105,11 +81,12 @@ impl UnionWatches {
     /// Ends the watches on branches that are not used any more.
     async fn end_unused(&self) {
         loop {
-            let ending = Ending { watches: self, parts: self.state.lock().begin_ending() };
-            if ending.parts.is_empty() {
+            let parts = self.state.lock().begin_ending();
+            let _ending = OnDrop(|| self.state.lock().finish_ending());
+            if parts.is_empty() {
                 return;
             }
-            let ends = ending.parts.iter().map(|part| part.watches.end(part.watch));
+            let ends = parts.iter().map(|part| part.watches.end(part.watch));
             FanOut::of(ends).all().await;
         }
     }
@@ -162,7 +139,8 @@ async fn watch_on(
 #[async_trait]
 impl Watches for UnionWatches {
     async fn watch(&self, dir: &RemotePath) -> Result<WatchId> {
-        let starting = Starting { watches: self, number: self.state.lock().begin_start(dir) };
+        let number = self.state.lock().begin_start(dir);
+        let starting = OnDrop(|| self.state.lock().end_start(number));
         // After the start began, so that a change of the set is noticed.
         let tree = self.tree.get();
         let offered = tree.covering(dir).map(async |(_, branch)| {
@@ -199,7 +177,7 @@ impl Watches for UnionWatches {
                 _ if is_left_out => Err(Errno::EHOSTDOWN),
                 // The caller tries again soon.
                 (None, None) => Err(Errno::EHOSTDOWN),
-                (None, Some(basis)) => state.begin(starting.number, dir, &parts, basis),
+                (None, Some(basis)) => state.begin(number, dir, &parts, basis),
             };
             if result.is_err() {
                 state.release(&parts);

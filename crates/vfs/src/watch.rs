@@ -16,7 +16,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use base::{Changes, Errno, Mutex, RemotePath, WatchId, WatchedChange, Watches};
+use base::{Changes, Errno, Mutex, OnDrop, RemotePath, WatchId, WatchedChange, Watches};
 use tokio::sync::OnceCell;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
@@ -108,15 +108,6 @@ pub(crate) struct Watching {
     /// The server has answered a request since the mount began.
     has_answered: OnceCell<()>,
     state: Mutex<State>,
-}
-
-/// A directory whose watch is being started.
-struct Starting<'a>(&'a Watching, Ino);
-
-impl Drop for Starting<'_> {
-    fn drop(&mut self) {
-        self.0.state.lock().starting.remove(&self.1);
-    }
 }
 
 /// A request for a watch, and the use of its answer.
@@ -244,7 +235,9 @@ impl Shared {
         start(self, move |shared| async move {
             let mut next = Some(dir);
             while let Some(dir) = next {
-                let starting = Starting(&shared.watching, dir);
+                let starting = OnDrop(|| {
+                    shared.watching.state.lock().starting.remove(&dir);
+                });
                 if let Some(watches) = shared.connected_watches().await
                     && !shared.watch_way_to(&watches, dir).await
                 {

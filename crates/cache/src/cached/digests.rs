@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use base::{
-    Attr, Dh, DigestEffort, DigestKind, Errno, FileKind, Mutex, Remote, RemotePath, Result,
+    Attr, DigestEffort, DigestKind, Errno, FileKind, Mutex, OnDrop, Remote, RemotePath, Result,
 };
 use bytes::Bytes;
 use tokio::sync::watch;
@@ -154,15 +154,6 @@ impl ServerDigests {
     }
 }
 
-/// Closes a directory that is being listed.
-struct CloseGuard<'a>(&'a Core, Dh);
-
-impl Drop for CloseGuard<'_> {
-    fn drop(&mut self) {
-        self.0.listings.remove(self.1.0);
-    }
-}
-
 impl Core {
     /// Queries the digest of `path`, with those of the other files in its directory, if the server
     /// can compute it.
@@ -247,8 +238,9 @@ impl Core {
 
     /// Lists a directory, so that it is recorded.
     pub(super) async fn list(&self, dir: &RemotePath) -> Option<()> {
-        let listed = CloseGuard(self, self.opendir(dir).await.ok()?);
-        while self.readdir(listed.1).await.ok()?.is_some() {}
+        let listed = self.opendir(dir).await.ok()?;
+        let _closed = OnDrop(|| drop(self.listings.remove(listed.0)));
+        while self.readdir(listed).await.ok()?.is_some() {}
         Some(())
     }
 

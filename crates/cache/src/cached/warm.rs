@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{Access, Errno, Fh, OpenFlags, RemotePath, Result};
+use base::{Access, Errno, Fh, OnDrop, OpenFlags, RemotePath, Result};
 use tokio::task::JoinSet;
 
 use super::files::{Content, File};
@@ -67,15 +67,6 @@ impl Cached {
     }
 }
 
-/// Closes a file.
-struct CloseGuard<'a>(&'a Core, Fh);
-
-impl Drop for CloseGuard<'_> {
-    fn drop(&mut self) {
-        self.0.close(self.1);
-    }
-}
-
 impl Core {
     pub(crate) async fn warm(
         self: &Arc<Self>,
@@ -86,7 +77,7 @@ impl Core {
         let mut again = true;
         loop {
             let opened = self.open(path, flags).await?;
-            let _guard = CloseGuard(self, opened.fh);
+            let _closed = OnDrop(|| self.close(opened.fh));
             let file = self.files.get(opened.fh)?;
             match file.content() {
                 Content::Whole(_) => return Ok(Warmed::Already),

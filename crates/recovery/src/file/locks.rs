@@ -24,7 +24,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::{
-    Errno, Fh, Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges, Result, until,
+    Errno, Fh, Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges, OnDrop, Result,
+    until,
 };
 use tokio::time::Instant;
 
@@ -132,22 +133,6 @@ impl FileState {
     }
 }
 
-/// A request for a lock; no flush closes the file meanwhile.
-struct LockCall<'a>(&'a OpenFile);
-
-impl<'a> LockCall<'a> {
-    fn begin(file: &'a OpenFile) -> LockCall<'a> {
-        file.lock().lock_calls += 1;
-        LockCall(file)
-    }
-}
-
-impl Drop for LockCall<'_> {
-    fn drop(&mut self) {
-        self.0.lock().lock_calls -= 1;
-    }
-}
-
 fn permits(handle: &Handle, owner: LockOwner, kind: LockKind) -> bool {
     let access = handle.flags.access;
     owner.family == LockFamily::Flock
@@ -165,7 +150,9 @@ impl Core {
         let handle = self.files.handle(fh)?;
         let file = &handle.file;
         self.wait_for_queue(file).await?;
-        let _call = LockCall::begin(file);
+        // No flush closes the file meanwhile.
+        file.lock().lock_calls += 1;
+        let _call = OnDrop(|| file.lock().lock_calls -= 1);
         // The epoch in which the last request was sent.
         let epoch = AtomicU64::new(0);
         loop {
