@@ -117,6 +117,18 @@ pub fn print(text: &str) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(EXIT_OK))
 }
 
+/// Prints a value, as JSON or as this text.
+///
+/// # Errors
+/// Those of [`json`] and [`print()`].
+pub fn print_as(
+    is_json: bool,
+    value: &impl Serialize,
+    text: impl FnOnce() -> String,
+) -> anyhow::Result<ExitCode> {
+    print(&if is_json { json(value)? } else { text() })
+}
+
 /// Prints requested output to the last byte: at the end of the process, an error would be lost.
 /// Returns whether there may be a reader for more.
 ///
@@ -160,6 +172,16 @@ fn missing_command(help: &str) -> String {
     let names =
         entries.filter(|line| !line.starts_with(' ')).filter_map(|line| line.split(' ').next());
     format!("a command is missing: {}", names.collect::<Vec<_>>().join(", "))
+}
+
+/// The content of an output of `--json`, with the version of its form.
+#[derive(Debug, Serialize)]
+pub struct Document<T> {
+    /// Incremented when a field changes its name, its meaning or its unit.
+    pub schema: u32,
+    /// A struct or a map.
+    #[serde(flatten)]
+    pub content: T,
 }
 
 /// The output of `--json`: one value with indented lines. Control characters are escaped, so that

@@ -10,7 +10,6 @@ use std::process::ExitCode;
 
 use cli::{EXIT_OK, Problem, printable};
 use control::client::{ask_mount, order};
-use control::status::MountStatus;
 use control::{Change, Reply, Wish, Word};
 
 use crate::status;
@@ -78,14 +77,7 @@ fn list(mountpoint: &Path, json: bool) -> anyhow::Result<ExitCode> {
         Reply::Status(status) => Some(status),
         _ => None,
     })?;
-    cli::print(&shown(&status, json)?)
-}
-
-fn shown(status: &MountStatus, json: bool) -> anyhow::Result<String> {
-    match json {
-        true => cli::json(&status.sources),
-        false => Ok(status::branch_list(status)),
-    }
+    cli::print_as(json, &status.sources, || status::branch_list(&status))
 }
 
 /// A source as it is sent to the daemon.
@@ -99,7 +91,7 @@ fn text(source: OsString) -> Result<String, Problem> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use control::status::SourceStatus;
+    use control::status::{MountStatus, SourceStatus};
 
     /// Root also queries the daemons of other users.
     #[test]
@@ -107,8 +99,7 @@ mod tests {
         let source = || "h:\u{1b}[2J\u{9b}\u{7f}\u{202e}".to_owned();
         let source = SourceStatus { source: source(), ..SourceStatus::default() };
         let status = MountStatus { sources: vec![source], ..MountStatus::default() };
-        for json in [false, true] {
-            let text = shown(&status, json).unwrap();
+        for text in [status::branch_list(&status), cli::json(&status.sources).unwrap()] {
             assert_eq!(base::printable::printable_lines(text.as_bytes()), text);
         }
     }

@@ -1,7 +1,7 @@
 //! `sshoal cache`: shows and changes the disk cache, also while mounts use it.
 //!
 //! Commands about the store as a whole are carried out in this process. Commands about files of a
-//! mount are carried out by its daemon ([`job()`]), which knows their sources.
+//! mount are carried out by its daemon ([`job`]), which knows their sources.
 
 pub mod job;
 pub mod places;
@@ -13,7 +13,6 @@ use std::process::ExitCode;
 use cache::{Store, StoreConfig};
 use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, printable};
 use control::job::{self as protocol, CacheJob, Tally};
-use serde::Serialize;
 
 use crate::stack::disk::default_dir;
 
@@ -83,7 +82,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
         What::Status(place) => {
             let store = place.open()?;
             let told = text::Told::of(&store);
-            print(json, &told, text::status)
+            cli::print_as(json, &told, || text::status(&told))
         }
         What::Ls(place) => {
             let store = place.open()?;
@@ -92,14 +91,13 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             listed.sort_by(|one, other| {
                 (one.used_secs, &one.digest).cmp(&(other.used_secs, &other.digest))
             });
-            print(json, &listed, |listed| text::contents(listed))
+            cli::print_as(json, &listed, || text::contents(&listed))
         }
         What::Verify(place) => {
             let store = place.open()?;
             let verified = store.verify(|_| {});
-            let clean = verified.is_clean();
-            print(json, &verified, text::verified)?;
-            Ok(ExitCode::from(if clean { EXIT_OK } else { EXIT_FAILURE }))
+            cli::print_as(json, &verified, || text::verified(&verified))?;
+            Ok(ExitCode::from(if verified.is_clean() { EXIT_OK } else { EXIT_FAILURE }))
         }
         What::Gc { place, size, free } => {
             let size_bytes = size.as_deref().map(|text| bound("--size", text)).transpose()?;
@@ -114,31 +112,39 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
             store.gc_when_free().or_problem("cache")?;
             let told = text::Told::of(&store);
             let freed = before.saturating_sub(told.used_bytes);
-            print(json, &told, |told| text::cleaned(told, freed))
+            cli::print_as(json, &told, || text::cleaned(&told, freed))
         }
         What::Clear(place) => {
             let store = place.open()?;
             store.clear().or_problem("cache")?;
-            print(json, &text::Told::of(&store), text::status)
+            let told = text::Told::of(&store);
+            cli::print_as(json, &told, || text::status(&told))
         }
         What::Pin { paths } => {
             let pin = |paths| CacheJob::Pin { paths };
-            report(json, &job(&paths, places::existing, pin)?, |_| String::new())
+            run_job(json, &paths, places::existing, pin, |_| String::new())
         }
         What::Unpin { paths } => {
             let unpin = |paths| CacheJob::Unpin { paths };
-            report(json, &job(&paths, places::perhaps_removed, unpin)?, |_| String::new())
+            run_job(json, &paths, places::perhaps_removed, unpin, |_| String::new())
         }
         What::Check { paths } => {
             let check = |paths| CacheJob::Check { paths };
-            report(json, &job(&paths, places::existing, check)?, text::presence)
+            run_job(json, &paths, places::existing, check, text::presence)
         }
     }
 }
 
-/// Prints the result of a job, and what has failed. The exit code is 1 if anything has.
-fn report(json: bool, tally: &Tally, text: fn(&Tally) -> String) -> anyhow::Result<ExitCode> {
-    print(json, tally, text)?;
+/// Runs a job, and prints its result and what has failed. The exit code is 1 if anything has.
+fn run_job(
+    json: bool,
+    paths: &[PathBuf],
+    resolve: places::Resolve,
+    job: impl Fn(Vec<protocol::Path>) -> CacheJob,
+    text: fn(&Tally) -> String,
+) -> anyhow::Result<ExitCode> {
+    let tally = places::ask(paths, resolve, job, &mut |_| {})?;
+    cli::print_as(json, &tally, || text(&tally))?;
     for problem in &tally.problems {
         eprintln!("sshoal: {}", printable(problem));
     }
@@ -146,26 +152,7 @@ fn report(json: bool, tally: &Tally, text: fn(&Tally) -> String) -> anyhow::Resu
 }
 
 fn bound(what: &str, text: &str) -> Result<u64, Problem> {
-    crate::quantity::parse_bytes(text).map_err(|why| Problem::new(what.to_owned(), why))
-}
-
-fn job(
-    paths: &[PathBuf],
-    resolve: places::Resolve,
-    job: impl Fn(Vec<protocol::Path>) -> CacheJob,
-) -> anyhow::Result<Tally> {
-    Ok(places::ask(paths, resolve, job, &mut |_| {})?)
-}
-
-fn print<T: Serialize>(
-    json: bool,
-    told: &T,
-    text: impl Fn(&T) -> String,
-) -> anyhow::Result<ExitCode> {
-    match json {
-        true => cli::print(&cli::json(told)?),
-        false => cli::print(&text(told)),
-    }
+    crate::quantity::parse_bytes(text).or_problem(what)
 }
 
 impl Place {

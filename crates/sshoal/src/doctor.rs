@@ -13,11 +13,12 @@ mod machine;
 mod report;
 mod server;
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use cli::{Document, EXIT_FAILURE, EXIT_OK, Problem, printable};
 use serde::Serialize;
 
 use crate::mount::request::MountRequest;
@@ -120,13 +121,6 @@ impl Check {
     }
 }
 
-/// What the JSON form contains.
-#[derive(Debug, Serialize)]
-struct Document {
-    schema: u32,
-    checks: Vec<Check>,
-}
-
 /// Checks, and prints each result as it is known. The exit code is 1 if anything is wrong.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let target = target(arguments)?;
@@ -152,7 +146,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     checks.printed?;
     if arguments.json {
-        cli::print(&cli::json(&Document { schema: SCHEMA, checks: checks.all })?)?;
+        let content = BTreeMap::from([("checks", checks.all)]);
+        cli::print(&cli::json(&Document { schema: SCHEMA, content })?)?;
     }
     Ok(ExitCode::from(if is_wrong { EXIT_FAILURE } else { EXIT_OK }))
 }

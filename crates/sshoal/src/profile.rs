@@ -6,10 +6,9 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cli::{EXIT_OK, printable};
+use cli::{Document, printable};
 use control::client;
 use control::profile::{Entry, MAX_SECONDS, Profile, Share};
-use serde::Serialize;
 
 use crate::quantity::{bytes, count, duration, latency};
 
@@ -37,25 +36,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     if !json {
         eprintln!("sshoal: recording for {seconds} s; Ctrl-C ends without a result");
     }
-    let found = client::find(&mount).map_err(|why| client::problem(mountpoint, why))?;
-    let profile =
-        client::profile(&found, *seconds).map_err(|why| client::problem(mountpoint, why))?;
-    if *json {
-        cli::print(&cli::json(&Document { schema: SCHEMA, profile: &profile })?)?;
-    } else {
-        cli::print(&text(&profile))?;
-    }
-    Ok(ExitCode::from(EXIT_OK))
-}
-
-/// Incremented when a field changes its name, its meaning or its unit.
-const SCHEMA: u32 = 1;
-
-#[derive(Serialize)]
-struct Document<'a> {
-    schema: u32,
-    #[serde(flatten)]
-    profile: &'a Profile,
+    let recorded = client::find(&mount).and_then(|found| client::profile(&found, *seconds));
+    let content = recorded.map_err(|why| client::problem(mountpoint, why))?;
+    let profile = Document { schema: 1, content };
+    cli::print_as(*json, &profile, || text(&profile.content))
 }
 
 fn text(profile: &Profile) -> String {

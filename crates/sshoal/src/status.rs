@@ -9,13 +9,13 @@ mod text;
 
 pub use text::branch_list;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use cli::{EXIT_FAILURE, EXIT_OK, OrProblem};
+use cli::{Document, EXIT_FAILURE, EXIT_OK, OrProblem};
 use control::client;
 use control::seen::{Daemon, SeenMount, all, look};
-use serde::Serialize;
 
 /// The words of the command line.
 #[derive(Debug, clap::Args)]
@@ -35,31 +35,18 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     };
     let seen = look(&mounts);
     let answers = seen.iter().all(|mount| mount.daemon == Daemon::Answers);
-    if arguments.json {
-        cli::print(&json(seen)?)?;
-    } else if seen.is_empty() {
+    if seen.is_empty() && !arguments.json {
         eprintln!("sshoal: nothing is mounted");
     } else {
-        cli::print(&text::render(&seen))?;
+        cli::print_as(arguments.json, &document(&seen), || text::render(&seen))?;
     }
     Ok(ExitCode::from(if answers { EXIT_OK } else { EXIT_FAILURE }))
 }
 
-fn json(mounts: Vec<SeenMount>) -> anyhow::Result<String> {
-    cli::json(&Document { schema: SCHEMA, mounts })
+/// What `--json` prints.
+fn document(mounts: &[SeenMount]) -> Document<BTreeMap<&str, &[SeenMount]>> {
+    Document { schema: 1, content: BTreeMap::from([("mounts", mounts)]) }
 }
-
-/// The output of `sshoal status --json`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Document {
-    /// [`SCHEMA`].
-    pub schema: u32,
-    /// The mounts.
-    pub mounts: Vec<SeenMount>,
-}
-
-/// Incremented when a field changes its name, its meaning or its unit.
-pub const SCHEMA: u32 = 1;
 
 #[cfg(test)]
 mod tests {
@@ -88,7 +75,8 @@ mod tests {
     /// Other programs read this: a change of these fields needs a new schema number.
     #[test]
     fn the_json_has_the_fields_that_it_had() {
-        let told: serde_json::Value = serde_json::from_str(&json(vec![seen()]).unwrap()).unwrap();
+        let told: serde_json::Value =
+            serde_json::from_str(&cli::json(&document(&[seen()])).unwrap()).unwrap();
         let keys = |value: &serde_json::Value| -> Vec<String> {
             value.as_object().unwrap().keys().cloned().collect()
         };
@@ -129,7 +117,7 @@ mod tests {
 
     #[test]
     fn no_control_character_comes_out_of_it() {
-        let text = json(vec![seen()]).unwrap();
+        let text = cli::json(&document(&[seen()])).unwrap();
         assert!(text.contains("\"\\u009b\""), "{text}");
         assert!(text.chars().all(|char| !char.is_control() || char == '\n'));
     }

@@ -59,11 +59,7 @@ pub fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     for problem in &all.problems {
         eprintln!("sshoal: {}", printable(problem));
     }
-    if json {
-        cli::print(&cli::json(&all)?)?;
-    } else {
-        cli::print(&summary(&all, millis(begun.elapsed())))?;
-    }
+    cli::print_as(json, &all, || summary(&all, millis(begun.elapsed())))?;
     let well = all.failed == 0 && all.not_kept_files == 0;
     Ok(ExitCode::from(if well { EXIT_OK } else { EXIT_FAILURE }))
 }

@@ -1,18 +1,16 @@
 //! `sshoal where`: the place of a path of a mount at its host, as scp(1) and rsync(1) take it.
 
+use std::collections::BTreeMap;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use cli::{Document, EXIT_FAILURE, EXIT_OK, Problem, printable};
 use control::client;
 use control::place::Place;
 use serde::Serialize;
 
 use control::inside;
-
-/// Version of the JSON form. Fields are only added.
-const SCHEMA: u32 = 1;
 
 /// The words of the command line.
 #[derive(Debug, clap::Args)]
@@ -26,13 +24,6 @@ pub struct Arguments {
     /// Print JSON.
     #[arg(long, conflicts_with = "nul")]
     json: bool,
-}
-
-/// What `--json` prints.
-#[derive(Debug, Serialize)]
-struct Document {
-    schema: u32,
-    paths: Vec<Found>,
 }
 
 /// One path, with all texts escaped.
@@ -61,8 +52,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         }
     }
     if arguments.json {
-        let paths = found.iter().map(|(path, place)| described(path, place)).collect();
-        cli::print(&cli::json(&Document { schema: SCHEMA, paths })?)?;
+        let paths: Vec<Found> = found.iter().map(|(path, place)| described(path, place)).collect();
+        let content = BTreeMap::from([("paths", paths)]);
+        cli::print(&cli::json(&Document { schema: 1, content })?)?;
         return Ok(ExitCode::from(code));
     }
     let is_terminal = io::stdout().is_terminal();
