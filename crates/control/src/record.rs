@@ -32,7 +32,7 @@ use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::geteuid;
 
-use cli::printable;
+use cli::{OrProblem, Problem, printable};
 use mountinfo::{Device, Mount};
 
 /// The directory's name within a runtime directory.
@@ -45,24 +45,9 @@ const SOCKET: &str = ".sock";
 /// file is not a record.
 const MAX_RECORD_BYTES: u64 = 64 * 1024;
 
-/// Why a record cannot be created.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The directory, or the file in it.
-    #[error("{}: {error}", path.display())]
-    Io {
-        /// The path.
-        path: PathBuf,
-        /// The system's error.
-        error: io::Error,
-    },
-    /// Other users could change the directory.
-    #[error("{}: not a directory of mode 0700 of this user", .0.display())]
-    Untrusted(PathBuf),
-}
-
-fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, Error> {
-    result.map_err(|error| Error::Io { path: path.to_owned(), error })
+/// The problem of a path.
+fn at<T>(path: &Path, result: io::Result<T>) -> Result<T, Problem> {
+    result.or_problem(printable(path))
 }
 
 /// The daemon's side: held while the daemon serves the mount.
@@ -80,17 +65,17 @@ type FileId = (u64, u64);
 impl Record {
     /// Records that this process serves `mount` (see [`mountinfo::find`]), in the first directory
     /// that can be used. The error is that of the preferred one.
-    pub fn create(mount: &Mount) -> Result<Record, Error> {
+    pub fn create(mount: &Mount) -> Result<Record, Problem> {
         Record::create_in_one_of(&own_dirs(), mount)
     }
 
-    fn create_in_one_of(dirs: &[PathBuf], mount: &Mount) -> Result<Record, Error> {
+    fn create_in_one_of(dirs: &[PathBuf], mount: &Mount) -> Result<Record, Problem> {
         let mut created = dirs.iter().map(|dir| Record::create_in(dir, mount));
         let preferred = created.next().expect("there is a last resort");
         preferred.or_else(|error| created.find_map(Result::ok).ok_or(error))
     }
 
-    fn create_in(dir: &Path, mount: &Mount) -> Result<Record, Error> {
+    fn create_in(dir: &Path, mount: &Mount) -> Result<Record, Problem> {
         make_private(dir)?;
         let path = dir.join(mount.device.to_string());
         // Only this process uses this name, and it creates one record at a time.
@@ -115,7 +100,7 @@ impl Record {
     }
 
     /// Opens the socket for requests about the mount. It is removed with the record.
-    pub fn listen(&mut self) -> Result<UnixListener, Error> {
+    pub fn listen(&mut self) -> Result<UnixListener, Problem> {
         let dir = self.path.parent().unwrap_or(Path::new("/"));
         let named = |ending: &str| {
             let mut path = self.path.clone().into_os_string();
@@ -155,7 +140,7 @@ impl Record {
     }
 
     /// Removes the names, unless a later mount with the same device number has taken them.
-    fn remove(&self) -> Result<(), Error> {
+    fn remove(&self) -> Result<(), Problem> {
         let _directory = self.path.parent().map(lock).transpose()?;
         if let Some((name, id)) = &self.socket
             && std::fs::symlink_metadata(name).is_ok_and(|there| file_id(&there) == *id)
@@ -170,7 +155,7 @@ impl Record {
 }
 
 /// Removes a draft of an earlier process with the same id, if there is one.
-fn remove_leftover(draft: &Path) -> Result<(), Error> {
+fn remove_leftover(draft: &Path) -> Result<(), Problem> {
     match std::fs::remove_file(draft) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => at(draft, Err(error)),
         _ => Ok(()),
@@ -178,7 +163,7 @@ fn remove_leftover(draft: &Path) -> Result<(), Error> {
 }
 
 /// The lock for changes of names in the directory. It is held only during a change.
-fn lock(dir: &Path) -> Result<File, Error> {
+fn lock(dir: &Path) -> Result<File, Problem> {
     let directory = at(dir, File::open(dir))?;
     let locked = flock(&directory, FlockOperation::LockExclusive);
     at(dir, locked.map_err(io::Error::from))?;
@@ -402,7 +387,7 @@ fn is_owned_by(dir: &Path, user: u32) -> bool {
 }
 
 /// Creates `dir` if it is missing, and accepts it only if no other user has access.
-fn make_private(dir: &Path) -> Result<(), Error> {
+fn make_private(dir: &Path) -> Result<(), Problem> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => at(dir, Err(error))?,
         _ => {}
@@ -410,7 +395,7 @@ fn make_private(dir: &Path) -> Result<(), Error> {
     if is_private(&at(dir, std::fs::symlink_metadata(dir))?, geteuid().as_raw()) {
         Ok(())
     } else {
-        Err(Error::Untrusted(dir.to_owned()))
+        Err(Problem::new(printable(dir), "not a directory of mode 0700 of this user"))
     }
 }
 
@@ -643,12 +628,13 @@ mod tests {
         let (_outer, dir) = fresh_dir();
         std::fs::create_dir(&dir).unwrap();
         std::fs::set_permissions(&dir, PermissionsExt::from_mode(0o770)).unwrap();
-        assert!(matches!(Record::create_in(&dir, &mount()), Err(Error::Untrusted(_))));
+        let refused = || Record::create_in(&dir, &mount()).unwrap_err().to_string();
+        assert!(refused().ends_with(": not a directory of mode 0700 of this user"));
         std::fs::remove_dir(&dir).unwrap();
         let (_other, elsewhere) = fresh_dir();
         std::fs::create_dir(&elsewhere).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &dir).unwrap();
-        assert!(matches!(Record::create_in(&dir, &mount()), Err(Error::Untrusted(_))));
+        assert!(refused().ends_with(": not a directory of mode 0700 of this user"));
         assert!(find_in(&dir, DEVICE, me()).is_none());
     }
 
