@@ -130,10 +130,10 @@ pub fn stats(found: &Found) -> Result<Box<MountStatus>, Silence> {
 pub fn profile(found: &Found, seconds: u32) -> Result<Box<Profile>, Silence> {
     let wish = Wish::Profile { seconds };
     let deadline = Instant::now() + Duration::from_secs(seconds.into()) + DEADLINE;
-    let reply = converse(found.connect()?, wish, deadline, &mut |_| {}, true)?;
-    match reply {
+    let keep = |_: &UnixStream| Ok(Some(deadline));
+    let reply = converse(&found.connect()?, wish, deadline, keep, &mut |_| {});
+    match reply.map_err(|why| older(found, why, "profiles"))? {
         Reply::Profile(profile) => Ok(profile),
-        Reply::Refused(problem) => Err(older(found, Silence::Refused(problem), "profiles")),
         _ => Err(Silence::Garbled),
     }
 }
@@ -192,25 +192,13 @@ pub fn confide(
     wish: Wish,
     send: impl FnOnce(&UnixStream) -> io::Result<()>,
 ) -> Result<(), Problem> {
-    let confided = || {
-        let stream = found.connect()?;
-        begin(&stream, wish)?;
-        let limited = Limited { stream: &stream, deadline: Some(Instant::now() + DEADLINE) };
-        let mut reader = BufReader::new(limited.take(MAX_REPLY_BYTES));
-        let first = reply(&mut reader)?;
-        if first != Reply::Working {
-            return Ok(first);
-        }
-        send(&stream)?;
-        reader.get_mut().get_mut().deadline = None;
-        reply(&mut reader)
-    };
-    match confided().map_err(|why| problem(mountpoint, why))? {
-        Reply::Done => Ok(()),
-        Reply::Refused(refused) => {
-            Err(problem(mountpoint, older(found, Silence::Refused(refused), "logins")))
-        }
-        _ => Err(problem(mountpoint, Silence::Garbled)),
+    let send = |stream: &UnixStream| send(stream).map(|()| None);
+    let confided =
+        || converse(&found.connect()?, wish, Instant::now() + DEADLINE, send, &mut |_| {});
+    match confided().map_err(|why| older(found, why, "logins")) {
+        Ok(Reply::Done) => Ok(()),
+        Ok(_) => Err(problem(mountpoint, Silence::Garbled)),
+        Err(why) => Err(problem(mountpoint, why)),
     }
 }
 
@@ -225,41 +213,37 @@ pub fn problem(mountpoint: &Path, why: Silence) -> Problem {
 /// Sends a request. A long job is waited for without a limit once the daemon has replied, within
 /// [`DEADLINE`], that it is working.
 fn ask(found: &Found, wish: Wish, progress: &mut dyn FnMut(&Tally)) -> Result<Reply, Silence> {
-    let deadline = Instant::now() + DEADLINE;
-    match converse(found.connect()?, wish, deadline, progress, false)? {
-        Reply::Refused(problem) => Err(Silence::Refused(problem)),
-        reply => Ok(reply),
-    }
+    converse(&found.connect()?, wish, Instant::now() + DEADLINE, |_| Ok(None), progress)
 }
 
+/// Sends a request and waits for the reply. When the daemon has replied that it is working,
+/// `working` is called, and returns the deadline from then on.
 fn converse(
-    stream: UnixStream,
+    mut stream: &UnixStream,
     wish: Wish,
     deadline: Instant,
+    working: impl FnOnce(&UnixStream) -> io::Result<Option<Instant>>,
     progress: &mut dyn FnMut(&Tally),
-    keeps_deadline: bool,
 ) -> Result<Reply, Silence> {
-    begin(&stream, wish)?;
-    let limited = Limited { stream: &stream, deadline: Some(deadline) };
-    let mut reader = BufReader::new(limited.take(MAX_REPLY_BYTES));
-    loop {
-        match reply(&mut reader)? {
-            Reply::Working if keeps_deadline => {}
-            Reply::Working => reader.get_mut().get_mut().deadline = None,
-            Reply::Progress(tally) => progress(&tally),
-            reply => return Ok(reply),
-        }
-        reader.get_mut().set_limit(MAX_REPLY_BYTES);
-    }
-}
-
-/// Sends a request.
-fn begin(mut stream: &UnixStream, wish: Wish) -> Result<(), Silence> {
     let mut line = serde_json::to_vec(&Request { protocol: PROTOCOL, wish })
         .map_err(|error| Silence::Io(error.into()))?;
     line.push(b'\n');
     stream.set_write_timeout(Some(DEADLINE))?;
-    Ok(stream.write_all(&line)?)
+    stream.write_all(&line)?;
+    let limited = Limited { stream, deadline: Some(deadline) };
+    let mut reader = BufReader::new(limited.take(MAX_REPLY_BYTES));
+    let mut working = Some(working);
+    loop {
+        match (reply(&mut reader)?, working.take()) {
+            (Reply::Working, Some(working)) => {
+                reader.get_mut().get_mut().deadline = working(stream)?;
+            }
+            (Reply::Progress(tally), _) => progress(&tally),
+            (Reply::Refused(problem), _) => return Err(Silence::Refused(problem)),
+            (reply, _) => return Ok(reply),
+        }
+        reader.get_mut().set_limit(MAX_REPLY_BYTES);
+    }
 }
 
 fn reply(reader: &mut impl BufRead) -> Result<Reply, Silence> {
@@ -297,6 +281,14 @@ mod tests {
     use super::*;
     use std::thread;
 
+    fn ask_over(
+        stream: UnixStream,
+        deadline: Instant,
+        progress: &mut dyn FnMut(&Tally),
+    ) -> Result<Reply, Silence> {
+        converse(&stream, Wish::Status, deadline, |_| Ok(None), progress)
+    }
+
     /// A daemon that reads the request, says `words` and then does nothing more until the client
     /// has gone.
     fn asked(words: &'static [u8], patience: Duration) -> Result<Reply, Silence> {
@@ -309,7 +301,7 @@ mod tests {
             let _ = (&theirs).write_all(words);
             let _ = reader.read_to_end(&mut Vec::new());
         });
-        let result = converse(ours, Wish::Status, Instant::now() + patience, &mut |_| {}, false);
+        let result = ask_over(ours, Instant::now() + patience, &mut |_| {});
         daemon.join().unwrap();
         result
     }
@@ -336,8 +328,7 @@ mod tests {
         });
         let mut heard = Vec::new();
         let mut progress = |tally: &Tally| heard.push(tally.files);
-        let reply =
-            converse(ours, Wish::Status, Instant::now() + DEADLINE, &mut progress, false).unwrap();
+        let reply = ask_over(ours, Instant::now() + DEADLINE, &mut progress).unwrap();
         assert_eq!(reply, Reply::Tally(Tally { files: 4, ..Tally::default() }));
         assert_eq!(heard, [3]);
         daemon.join().unwrap();
@@ -350,13 +341,8 @@ mod tests {
             let block = [b' '; 64 << 10];
             while (&theirs).write_all(&block).is_ok() {}
         });
-        let result = converse(
-            ours,
-            Wish::Status,
-            Instant::now() + Duration::from_secs(60),
-            &mut |_| {},
-            false,
-        );
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let result = ask_over(ours, deadline, &mut |_| {});
         assert!(matches!(result, Err(Silence::Garbled)), "{result:?}");
         daemon.join().unwrap();
     }
@@ -374,7 +360,7 @@ mod tests {
     fn a_daemon_that_ends_is_told_so() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         drop(theirs);
-        let result = converse(ours, Wish::Status, Instant::now() + DEADLINE, &mut |_| {}, false);
+        let result = ask_over(ours, Instant::now() + DEADLINE, &mut |_| {});
         assert!(matches!(result, Err(Silence::Ended)), "{result:?}");
     }
 }
