@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use cli::Problem;
+use cli::{OrProblem, Problem};
 use rustix::process::geteuid;
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader, Take};
@@ -107,12 +107,15 @@ async fn converse(stream: UnixStream, mount: Arc<dyn Asked>, jobs: Arc<Semaphore
     let allowed = stream.peer_cred().is_ok_and(|peer| is_allowed(peer.uid()));
     let (reader, mut writer) = stream.into_split();
     let mut reader = BufReader::new(reader.take(MAX_REQUEST_BYTES));
-    let wish = match (allowed, tokio::time::timeout(PEER_LIMIT, request(&mut reader)).await) {
+    let mut line = Vec::new();
+    let request = reader.read_until(b'\n', &mut line);
+    let heard = tokio::time::timeout(PEER_LIMIT, request).await;
+    let is_whole = heard.is_ok_and(|read| read.is_ok()) && line.ends_with(b"\n");
+    let wish = match (allowed, is_whole) {
         (false, _) => Err(not_allowed()),
         // A silent peer gets no reply.
-        (true, Err(_) | Ok(Err(Unheard::Gone))) => return,
-        (true, Ok(Err(Unheard::Odd(why)))) => Err(Problem::new(SOCKET, why)),
-        (true, Ok(Ok(wish))) => Ok(wish),
+        (true, false) => return,
+        (true, true) => understood(&line).or_problem(SOCKET),
     };
     let reply = match wish {
         Err(problem) => Some(Reply::Refused(problem)),
@@ -192,23 +195,7 @@ fn not_allowed() -> Problem {
     Problem::new(SOCKET, "permission denied: only the owner of the mount and root may connect")
 }
 
-/// Why there is no request.
-enum Unheard {
-    /// The peer has closed the connection, or did not send a line.
-    Gone,
-    /// The request is invalid.
-    Odd(String),
-}
-
-async fn request(reader: &mut (impl AsyncBufReadExt + Unpin)) -> Result<Wish, Unheard> {
-    let mut line = Vec::new();
-    let read = reader.read_until(b'\n', &mut line).await;
-    if read.is_err() || line.last() != Some(&b'\n') {
-        return Err(Unheard::Gone);
-    }
-    understood(&line).map_err(Unheard::Odd)
-}
-
+/// The request in a line. The error is the reason.
 fn understood(line: &[u8]) -> Result<Wish, String> {
     /// The field that every version has.
     #[derive(Deserialize)]
