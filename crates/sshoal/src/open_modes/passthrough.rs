@@ -22,17 +22,18 @@ use fuse::BackingId;
 /// The open inodes of a mount, and their modes.
 pub struct Passthrough {
     kernel: fuse::Passthrough,
-    inodes: Mutex<HashMap<u64, OpenMode>>,
+    inodes: Mutex<HashMap<u64, OpenInode>>,
     /// Whether the kernel has refused a backing file; it would refuse all others.
     refused: AtomicBool,
     /// Number of opens with passthrough, for the statistics.
     opens: AtomicU64,
 }
 
-/// The mode in which an inode is open, and the number of opens.
-enum OpenMode {
-    Ordinary { opens: u64 },
-    Passthrough { opens: u64, backing: Arc<BackingId>, file: FileId },
+/// An inode that is open.
+struct OpenInode {
+    opens: u64,
+    /// The backing file of all opens; `None`: they are ordinary ones.
+    backing: Option<(Arc<BackingId>, FileId)>,
 }
 
 /// Device and inode number of a backing file.
@@ -68,48 +69,30 @@ impl Passthrough {
     pub fn open(&self, ino: u64, backing: Option<&OwnedFd>) -> Verdict {
         let file = backing.and_then(file_id);
         let mut inodes = self.inodes.lock();
-        match inodes.get_mut(&ino) {
-            Some(OpenMode::Ordinary { opens }) => {
-                *opens += 1;
-                Verdict::Ordinary
-            }
-            Some(OpenMode::Passthrough { opens, backing, file: same }) => {
-                if Some(*same) != file {
-                    return Verdict::NeedsNewInode;
-                }
-                *opens += 1;
+        let inode = inodes.entry(ino).or_insert_with(|| {
+            let registered = backing.zip(file);
+            let registered = registered.and_then(|(it, file)| Some((self.register(it)?, file)));
+            OpenInode { opens: 0, backing: registered }
+        });
+        let verdict = match &inode.backing {
+            None => Verdict::Ordinary,
+            Some((_, same)) if Some(*same) != file => return Verdict::NeedsNewInode,
+            Some((backing, _)) => {
                 self.opens.fetch_add(1, Ordering::Relaxed);
                 Verdict::Passthrough(backing.clone())
             }
-            None => {
-                let registered = backing
-                    .zip(file)
-                    .and_then(|(backing, file)| Some((self.register(backing)?, file)));
-                let (mode, verdict) = match registered {
-                    None => (OpenMode::Ordinary { opens: 1 }, Verdict::Ordinary),
-                    Some((backing, file)) => {
-                        self.opens.fetch_add(1, Ordering::Relaxed);
-                        let verdict = Verdict::Passthrough(backing.clone());
-                        (OpenMode::Passthrough { opens: 1, backing, file }, verdict)
-                    }
-                };
-                inodes.insert(ino, mode);
-                verdict
-            }
-        }
+        };
+        inode.opens += 1;
+        verdict
     }
 
     /// Counts the end of one open.
     pub fn release(&self, ino: u64) {
         let mut inodes = self.inodes.lock();
-        let Some(OpenMode::Ordinary { opens } | OpenMode::Passthrough { opens, .. }) =
-            inodes.get_mut(&ino)
-        else {
-            return;
-        };
-        *opens -= 1;
+        let Some(inode) = inodes.get_mut(&ino) else { return };
+        inode.opens -= 1;
         // The backing file is unregistered without holding the lock.
-        let last = if *opens == 0 { inodes.remove(&ino) } else { None };
+        let last = if inode.opens == 0 { inodes.remove(&ino) } else { None };
         drop(inodes);
         drop(last);
     }
