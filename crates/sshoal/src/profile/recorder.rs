@@ -190,16 +190,9 @@ impl<K: Eq + Hash> Table<K> {
         self.sums.entry(key).or_default().add(finished);
         if self.sums.len() > MAX_ENTRIES {
             self.is_incomplete = true;
-            let mut waits: Vec<Duration> = self.sums.values().map(|sum| sum.waited).collect();
-            let (_, median, _) = waits.select_nth_unstable(MAX_ENTRIES / 2);
-            let median = *median;
-            let longer = self.sums.values().filter(|sum| sum.waited > median).count();
-            let mut left = (MAX_ENTRIES / 2).saturating_sub(longer);
-            self.sums.retain(|_, sum| {
-                let stays = sum.waited == median && left > 0;
-                left -= usize::from(stays);
-                stays || sum.waited > median
-            });
+            let mut sums: Vec<(K, Sum)> = self.sums.drain().collect();
+            sums.sort_unstable_by_key(|(_, sum)| std::cmp::Reverse(sum.waited));
+            self.sums.extend(sums.into_iter().take(MAX_ENTRIES / 2));
         }
     }
 }
