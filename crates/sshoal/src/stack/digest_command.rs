@@ -50,8 +50,8 @@ const END: &[u8] = b"\n.\n";
 /// See the [module](self).
 pub(super) struct DigestCommand {
     kind: DigestKind,
-    /// Each runs the command at one gateway.
-    gateways: Vec<ssh::Dialer>,
+    /// Runs the command at the host.
+    gateway: ssh::Dialer,
     /// Connections that wait for a question.
     idle: Mutex<Vec<Shell>>,
     turns: Semaphore,
@@ -105,7 +105,7 @@ impl DigestCommand {
     pub fn new(
         command: &OsStr,
         directory: &[u8],
-        connectors: &[Arc<SshConnector>],
+        connector: &SshConnector,
     ) -> std::result::Result<DigestCommand, Problem> {
         let about = || Problem::new("option 'digest_command'", "it is not valid UTF-8");
         let text = command.to_str().ok_or_else(about)?;
@@ -120,18 +120,15 @@ impl DigestCommand {
                 "neither it nor the directory may have a newline: not every login shell takes one";
             Problem::new("option 'digest_command'", why)
         })?;
-        let dialer = |connector: &Arc<SshConnector>| {
-            let config = ssh::Config {
-                sftp_server: Some(script.clone()),
-                compression: true,
-                ..connector.dialer.config().clone()
-            };
-            ssh::Dialer::new(config, Arc::new(|_: &str| {})).or_problem("option 'digest_command'")
+        let config = ssh::Config {
+            sftp_server: Some(script),
+            compression: true,
+            ..connector.dialer.config().clone()
         };
-        let gateways = connectors.iter().map(dialer).collect::<std::result::Result<_, _>>()?;
+        let gateway = ssh::Dialer::new(config, Arc::new(|_: &str| {}));
         Ok(DigestCommand {
             kind,
-            gateways,
+            gateway: gateway.or_problem("option 'digest_command'")?,
             idle: Mutex::default(),
             turns: Semaphore::new(MAX_CONNECTIONS),
             has_failed: AtomicBool::new(false),
@@ -162,8 +159,8 @@ impl DigestCommand {
     }
 
     async fn connect(&self) -> std::result::Result<Shell, String> {
-        let gateway = self.gateways.first().ok_or("there is no host")?;
-        let connection = gateway.connect_unasked().await.map_err(|error| error.to_string())?;
+        let connected = self.gateway.connect_unasked().await;
+        let connection = connected.map_err(|error| error.to_string())?;
         let (reader, writer) = connection.stream.into_split();
         Ok(Shell { reader, writer, diagnosis: connection.diagnosis })
     }

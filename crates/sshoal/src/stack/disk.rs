@@ -18,7 +18,6 @@ use vfs::Consistency;
 
 use super::Source;
 use super::digest_command::DigestCommand;
-use crate::connector::SshConnector;
 use crate::mount::disk::DiskOptions;
 use crate::mount::request::MountRequest;
 use crate::sources::Origin;
@@ -141,11 +140,9 @@ pub(super) async fn cached(
     let Origin::Hosts { directory, .. } = &source.spec.origin else {
         unreachable!("a directory of this machine is not cached")
     };
-    let connectors: Vec<Arc<SshConnector>> =
-        source.hosts.iter().map(|server| server.connector.clone()).collect();
     let mut gateways = Vec::new();
-    for connector in &connectors {
-        gateways.push(connector.dialer.identity().await);
+    for server in &source.hosts {
+        gateways.push(server.connector.dialer.identity().await);
     }
     let id = source_id(gateways, directory, request.host.follow_symlinks);
     let config = CachedConfig {
@@ -164,7 +161,11 @@ pub(super) async fn cached(
         request_timeout: request.host.stall_limit,
         backing: crate::open_modes::may_use_passthrough(request),
         digest_source: match &options.digest_command {
-            Some(command) => Some(Arc::new(DigestCommand::new(command, directory, &connectors)?)),
+            // In a pool, by the first gateway.
+            Some(command) => {
+                let connector = &source.hosts[0].connector;
+                Some(Arc::new(DigestCommand::new(command, directory, connector)?))
+            }
             None if options.server_digests => Some(Arc::new(RemoteDigests(below.clone()))),
             None => None,
         },
