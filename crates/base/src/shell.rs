@@ -22,6 +22,12 @@ pub fn quote(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(word)
 }
 
+/// As [`quote`], but without quotes if no byte can mean something to a shell. `bytes` are not empty.
+pub fn word(bytes: &[u8]) -> Option<Vec<u8>> {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+,".contains(byte);
+    if bytes.iter().all(is_plain) { Some(bytes.to_vec()) } else { quote(bytes) }
+}
+
 #[cfg(test)]
 mod tests {
     use std::ffi::OsStr;

@@ -29,11 +29,7 @@ pub fn all() -> &'static [String] {
 /// The command that starts the program at `path` as helper, from any login shell. `None` for a path
 /// that cannot be quoted for every login shell.
 pub fn command(path: &str) -> Option<String> {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+,".contains(&byte);
-    let word = match path.bytes().all(is_plain) {
-        true => path.to_owned(),
-        false => String::from_utf8(base::shell::quote(path.as_bytes())?).ok()?,
-    };
+    let word = String::from_utf8(base::shell::word(path.as_bytes())?).ok()?;
     Some(format!("{word} helper"))
 }
 

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use base::shell::quote;
+use base::shell::{quote, word};
 use base::{Attr, DigestKind, Errno, Mutex, RemotePath, Result};
 use bytes::Bytes;
 use cache::DigestSource;
@@ -187,30 +187,15 @@ fn name_in<'a>(directory: &RemotePath, path: &'a RemotePath) -> &'a [u8] {
 /// So a path with a newline in it is left out; `None` if all are.
 fn line(paths: &[RemotePath]) -> Option<Vec<u8>> {
     let directory = directory(paths);
-    let mut line = Vec::new();
-    add_word(&mut line, &[b"./", directory.as_bytes()].concat());
-    let mut is_empty = true;
-    for path in paths.iter().filter(|path| !path.as_bytes().contains(&b'\n')) {
-        let name = name_in(&directory, path);
-        is_empty = false;
-        line.push(b' ');
-        match name.first() {
-            // It would be taken for an option.
-            Some(b'-') => add_word(&mut line, &[b"./", name].concat()),
-            _ => add_word(&mut line, name),
-        }
-    }
-    line.push(b'\n');
-    (!is_empty).then_some(line)
-}
-
-/// Adds a word, in quotes where one of its bytes may mean something to a shell.
-fn add_word(line: &mut Vec<u8>, word: &[u8]) {
-    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+,".contains(byte);
-    match word.iter().all(is_plain) {
-        true => line.extend_from_slice(word),
-        false => line.extend(quote(word).unwrap_or_default()),
-    }
+    let name = |path: &RemotePath| match name_in(&directory, path) {
+        // It would be taken for an option.
+        name @ [b'-', ..] => word(&[b"./", name].concat()),
+        name => word(name),
+    };
+    let mut words = vec![word(&[b"./", directory.as_bytes()].concat())?];
+    words.extend(paths.iter().filter_map(name));
+    let is_empty = words.len() == 1;
+    (!is_empty).then(|| [&words.join(&b' ')[..], b"\n"].concat())
 }
 
 #[async_trait]

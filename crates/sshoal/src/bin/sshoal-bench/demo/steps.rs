@@ -58,14 +58,8 @@ fn prove(scene: &Scene, is_so: bool, what: &str) -> Result<(), Problem> {
 
 /// A path for the shell, quoted if necessary.
 fn quoted(path: &Path) -> String {
-    let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+".contains(byte);
-    match path.as_os_str().as_bytes().iter().all(plain) {
-        true => path.display().to_string(),
-        false => {
-            let word = base::shell::quote(path.as_os_str().as_bytes());
-            String::from_utf8_lossy(&word.unwrap_or_default()).into_owned()
-        }
-    }
+    let word = base::shell::word(path.as_os_str().as_bytes());
+    String::from_utf8_lossy(&word.unwrap_or_default()).into_owned()
 }
 
 fn mount(scene: &Scene) -> Result<(), Problem> {
