@@ -44,13 +44,9 @@ pub fn find(path: &Path, typed: &Path) -> Result<Inside, Problem> {
 /// `path` without symbolic links except for the last name, which need not exist.
 pub fn resolve(path: &Path) -> io::Result<PathBuf> {
     // After a slash, the last name is a directory, and so is the target of a link.
-    let ends_with_name = !path.as_os_str().as_bytes().ends_with(b"/");
-    match (path.parent(), path.file_name()) {
-        (Some(parent), Some(name)) if ends_with_name => {
-            let parent = if parent == Path::new("") { Path::new(".") } else { parent };
-            Ok(parent.canonicalize()?.join(name))
-        }
-        _ => path.canonicalize(),
+    match path.as_os_str().as_bytes().ends_with(b"/") {
+        true => path.canonicalize(),
+        false => mountinfo::without_links_in_parent(path),
     }
 }
 

@@ -183,7 +183,10 @@ pub fn around(path: &Path) -> Option<Mount> {
 }
 
 /// The absolute path of `path`, with symbolic links resolved in all but the last component.
-fn without_links_in_parent(path: &Path) -> io::Result<PathBuf> {
+///
+/// # Errors
+/// When a directory on the path cannot be accessed.
+pub fn without_links_in_parent(path: &Path) -> io::Result<PathBuf> {
     match (path.parent(), path.file_name()) {
         (Some(parent), Some(name)) => {
             let parent = if parent == Path::new("") { Path::new(".") } else { parent };
