@@ -133,7 +133,6 @@ struct Parser {
     operands: Vec<OsString>,
     /// The first unknown option, kept until `-s` can no longer come.
     unknown: Option<Problem>,
-    is_sloppy: bool,
     /// What is to be printed instead of mounting.
     shown: Option<Wish>,
 }
@@ -145,7 +144,6 @@ impl Parser {
             draft: Draft::new(program, cwd),
             operands: Vec::new(),
             unknown: None,
-            is_sloppy: false,
             shown: None,
         }
     }
@@ -258,15 +256,9 @@ impl Parser {
             }
             FlagEffect::Set(set) => set(&mut self.draft),
             FlagEffect::Ssh => self.draft.add_ssh_argument(format!("-{}", flag.short)),
-            FlagEffect::SshValue(_) => {
-                self.draft.pass_to_ssh(flag.short, value).map_err(wrong)?;
+            FlagEffect::Value(_, set) => {
+                set(&mut self.draft, flag.short, value).map_err(wrong)?;
             }
-            FlagEffect::SshPath(_) => {
-                let path = self.draft.absolute_for_ssh(&value);
-                self.draft.pass_to_ssh(flag.short, path).map_err(wrong)?;
-            }
-            FlagEffect::Value(_, set) => set(&mut self.draft, value).map_err(wrong)?,
-            FlagEffect::Sloppy => self.is_sloppy = true,
             FlagEffect::Ignored(_) => {}
             FlagEffect::Refused(why) => return Err(wrong((*why).to_owned())),
         }
@@ -332,7 +324,7 @@ impl Parser {
     }
 
     fn check_unknown(&mut self) -> Result<(), Problem> {
-        self.unknown.take().filter(|_| !self.is_sloppy).map_or(Ok(()), Err)
+        self.unknown.take().filter(|_| !self.draft.is_sloppy).map_or(Ok(()), Err)
     }
 
     fn request(

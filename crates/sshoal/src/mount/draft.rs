@@ -126,6 +126,8 @@ pub struct Draft {
     pub create: Option<CreatePolicy>,
     pub action: Option<ActionPolicy>,
     pub pool: Option<replicas::Mode>,
+    /// Unknown options are not errors.
+    pub is_sloppy: bool,
     /// Notes for the user; not errors.
     pub notes: Vec<String>,
     cwd: PathBuf,
@@ -206,7 +208,7 @@ impl Draft {
     /// Passes `-F` to ssh, as one word like sshfs.
     pub fn set_ssh_config(&mut self, file: OsString) {
         let mut argument = OsString::from("-F");
-        argument.push(self.absolute_for_ssh(&file));
+        argument.push(ssh_keywords::absolute(&file, &self.cwd));
         self.add_ssh_argument(argument);
     }
 
@@ -220,9 +222,9 @@ impl Draft {
         Ok(())
     }
 
-    /// The path in an argument of ssh, which runs in `/`.
-    pub fn absolute_for_ssh(&self, path: &OsStr) -> OsString {
-        ssh_keywords::absolute(path, &self.cwd)
+    /// Passes `-FLAG PATH` to ssh, which runs in `/`.
+    pub fn pass_path_to_ssh(&mut self, flag: char, path: OsString) -> Result<(), String> {
+        self.pass_to_ssh(flag, ssh_keywords::absolute(&path, &self.cwd))
     }
 
     /// Adds an argument for ssh.

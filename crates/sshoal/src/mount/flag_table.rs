@@ -31,23 +31,16 @@ pub enum FlagEffect {
     Set(fn(&mut Draft)),
     /// No value; passed to ssh.
     Ssh,
-    /// A value with this name; both are passed to ssh.
-    SshValue(&'static str),
-    /// The path of a file, with this name; both are passed to ssh.
-    SshPath(&'static str),
-    /// A value with this name. The error says what the value should be.
-    Value(&'static str, fn(&mut Draft, OsString) -> Result<(), String>),
-    /// Unknown mount options are not errors.
-    Sloppy,
+    /// A value with this name. The function gets the flag, too. The error says what the value
+    /// should be.
+    Value(&'static str, fn(&mut Draft, char, OsString) -> Result<(), String>),
     /// No value, and no effect, for this reason.
     Ignored(&'static str),
     /// Known, but an error, for this reason.
     Refused(&'static str),
 }
 
-use FlagEffect::{
-    Help, Ignored, Options, Refused, Set, Sloppy, Ssh, SshPath, SshValue, Value, Version,
-};
+use FlagEffect::{Help, Ignored, Options, Refused, Set, Ssh, Value, Version};
 
 /// The flags of sshfs, and those of ssh that make sense for a mount.
 pub const FLAGS: &[FlagDefinition] = &[
@@ -56,17 +49,17 @@ pub const FLAGS: &[FlagDefinition] = &[
     flag('F', "configuration file of ssh", Value("FILE", set_ssh_config)).prominent(),
     flag('C', "compress the connection", Set(|draft| draft.add_ssh_argument("-oCompression=yes")))
         .prominent(),
-    flag('i', "identity file", SshPath("FILE")).prominent(),
-    flag('J', "jump host", SshValue("HOST")).prominent(),
-    flag('l', "login name", SshValue("USER")),
-    flag('c', "ciphers for encryption", SshValue("LIST")),
-    flag('m', "message authentication codes", SshValue("LIST")),
+    flag('i', "identity file", Value("FILE", Draft::pass_path_to_ssh)).prominent(),
+    flag('J', "jump host", Value("HOST", Draft::pass_to_ssh)).prominent(),
+    flag('l', "login name", Value("USER", Draft::pass_to_ssh)),
+    flag('c', "ciphers for encryption", Value("LIST", Draft::pass_to_ssh)),
+    flag('m', "message authentication codes", Value("LIST", Draft::pass_to_ssh)),
     flag('4', "use IPv4 only", Ssh),
     flag('6', "use IPv6 only", Ssh),
-    flag('b', "local address to connect from", SshValue("ADDRESS")),
-    flag('B', "local interface to connect from", SshValue("NAME")),
+    flag('b', "local address to connect from", Value("ADDRESS", Draft::pass_to_ssh)),
+    flag('B', "local interface to connect from", Value("NAME", Draft::pass_to_ssh)),
     flag('I', "PKCS#11 library", Value("FILE", set_library)),
-    flag('S', "control socket of ssh", SshPath("PATH")),
+    flag('S', "control socket of ssh", Value("PATH", Draft::pass_path_to_ssh)),
     flag('q', "quiet (ssh -q)", Ssh),
     flag('K', "GSSAPI authentication", Ssh),
     flag('k', "do not delegate GSSAPI credentials", Ssh),
@@ -92,11 +85,11 @@ pub const FLAGS: &[FlagDefinition] = &[
 /// The flags that mount(8) passes to its helpers. When the program runs as one, they take
 /// precedence over [`FLAGS`].
 pub const HELPER_FLAGS: &[FlagDefinition] = &[
-    flag('s', "ignore unknown options", Sloppy),
+    flag('s', "ignore unknown options", Set(|draft| draft.is_sloppy = true)),
     flag('f', "check everything, but do not mount", Set(|draft| draft.request.run.fake = true)),
     flag('n', "do not write /etc/mtab", Ignored("the kernel keeps the mount table")),
     flag('t', "type of the file system", Value("TYPE", set_type)),
-    flag('N', "mount namespace", Value("NAMESPACE", |_, _| Err(NO_NAMESPACE.to_owned()))),
+    flag('N', "mount namespace", Value("NAMESPACE", |_, _, _| Err(NO_NAMESPACE.to_owned()))),
 ];
 
 const NO_NAMESPACE: &str = "mounting into another namespace is not supported; use nsenter(1)";
@@ -129,7 +122,7 @@ impl FlagDefinition {
     pub fn value_name(&self) -> Option<&'static str> {
         match self.effect {
             Options => Some("OPTION[,...]"),
-            Value(name, _) | SshValue(name) | SshPath(name) => Some(name),
+            Value(name, _) => Some(name),
             _ => None,
         }
     }
@@ -142,19 +135,20 @@ impl FlagDefinition {
     }
 }
 
-fn set_ssh_config(draft: &mut Draft, file: OsString) -> Result<(), String> {
+fn set_ssh_config(draft: &mut Draft, _: char, file: OsString) -> Result<(), String> {
     draft.set_ssh_config(file);
     Ok(())
 }
 
 /// A word without a `/` is the name of a library.
-fn set_library(draft: &mut Draft, file: OsString) -> Result<(), String> {
-    let is_path = file.as_encoded_bytes().contains(&b'/');
-    let file = if is_path { draft.absolute_for_ssh(&file) } else { file };
-    draft.pass_to_ssh('I', file)
+fn set_library(draft: &mut Draft, flag: char, file: OsString) -> Result<(), String> {
+    match file.as_encoded_bytes().contains(&b'/') {
+        true => draft.pass_path_to_ssh(flag, file),
+        false => draft.pass_to_ssh(flag, file),
+    }
 }
 
-fn set_port(draft: &mut Draft, port: OsString) -> Result<(), String> {
+fn set_port(draft: &mut Draft, _: char, port: OsString) -> Result<(), String> {
     let number = port.to_str().and_then(|port| port.parse::<u16>().ok()).filter(|port| *port > 0);
     let number = number.ok_or_else(|| "needs a number from 1 to 65535".to_owned())?;
     draft.add_ssh_argument(format!("-oPort={number}"));
@@ -162,7 +156,7 @@ fn set_port(draft: &mut Draft, port: OsString) -> Result<(), String> {
 }
 
 /// mount(8) passes the type from fstab, such as `fuse.sshfs`.
-fn set_type(draft: &mut Draft, kind: OsString) -> Result<(), String> {
+fn set_type(draft: &mut Draft, _: char, kind: OsString) -> Result<(), String> {
     let subtype = kind.to_str().map(|kind| kind.strip_prefix("fuse.").unwrap_or(kind));
     if let Some(subtype @ ("sshoal" | "sshfs")) = subtype {
         draft.request.mount.subtype = subtype.into();
