@@ -81,7 +81,7 @@ pub fn parse(
         return Ok(shown);
     }
     match saved.and_then(|saved| Some((saved, parser.name_of_saved()?))) {
-        None => parser.finish(),
+        None => parser.finish(None),
         Some((saved, name)) => {
             // Parses again, with the saved settings as the lower layer.
             let mount = saved(&name)?;
@@ -90,7 +90,7 @@ pub fn parse(
             let layer = parser.draft.begin_layer(cwd);
             parser.words(words)?;
             parser.draft.end_layer(layer);
-            parser.finish_saved(mount)
+            parser.finish(Some(mount))
         }
     }
 }
@@ -100,7 +100,7 @@ pub fn check_saved(mount: SavedMount) -> Result<(), Problem> {
     let mut parser = Parser::new(Program::SSHOAL, PathBuf::from("/"));
     parser.saved(&mount)?;
     parser.operands = vec![OsString::from(&mount.name), OsString::from("/")];
-    parser.finish_saved(mount).map(drop)
+    parser.finish(Some(mount)).map(drop)
 }
 
 /// Checks one word of `-o`.
@@ -305,36 +305,32 @@ impl Parser {
         Ok(())
     }
 
-    fn finish(mut self) -> Result<Wish, Problem> {
+    /// The request; of a saved mount, if the first operand is its name.
+    fn finish(mut self, saved: Option<SavedMount>) -> Result<Wish, Problem> {
         self.check_unknown()?;
-        let (sources, mountpoint) = self.take_operands()?;
-        self.request(sources, PathBuf::from(mountpoint), None)
-    }
-
-    fn finish_saved(mut self, mount: SavedMount) -> Result<Wish, Problem> {
-        self.check_unknown()?;
-        let mut operands = std::mem::take(&mut self.operands).into_iter();
-        let name = operands.next();
-        let Some(mountpoint) = operands.next().map(PathBuf::from).or(mount.mountpoint) else {
-            let what = format!("mount '{}'", printable(&mount.name));
-            return Err(Problem::new(what, "has no mount point")
-                .hint("add mountpoint = \"/…\" to it, or give the directory after the name"));
+        let (sources, mountpoint, name) = match saved {
+            None => {
+                let (sources, mountpoint) = self.take_operands()?;
+                (sources, PathBuf::from(mountpoint), None)
+            }
+            Some(mount) => {
+                let mut operands = self.operands.into_iter();
+                let name = operands.next();
+                let place = operands.next().map(PathBuf::from).or(mount.mountpoint);
+                let place = place.ok_or_else(|| {
+                    let what = format!("mount '{}'", printable(&mount.name));
+                    Problem::new(what, "has no mount point")
+                        .hint("add mountpoint = \"/…\" to it, or give the directory after the name")
+                })?;
+                (mount.sources, place, name)
+            }
         };
-        self.request(mount.sources, mountpoint, name)
+        let (request, notes) = self.draft.finish(sources, mountpoint, name)?;
+        Ok(Wish::Mount(Box::new(request), notes))
     }
 
     fn check_unknown(&mut self) -> Result<(), Problem> {
         self.unknown.take().filter(|_| !self.draft.is_sloppy).map_or(Ok(()), Err)
-    }
-
-    fn request(
-        self,
-        sources: Vec<SourceSpec>,
-        mountpoint: PathBuf,
-        name: Option<OsString>,
-    ) -> Result<Wish, Problem> {
-        let (request, notes) = self.draft.finish(sources, mountpoint, name)?;
-        Ok(Wish::Mount(Box::new(request), notes))
     }
 
     fn take_operands(&mut self) -> Result<(Vec<SourceSpec>, OsString), Problem> {
