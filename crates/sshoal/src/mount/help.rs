@@ -6,6 +6,7 @@ use std::fmt::Write;
 use clap::{Arg, ArgAction, ValueHint};
 use cli::completion::{Answer, Paths};
 use cli::manual::{Block, Section};
+use textwrap::WordSplitter;
 
 use super::flag_table::{FLAGS, FlagDefinition, HELPER_FLAGS};
 use super::option_table::{self, Effect, GROUPS, MountOption};
@@ -81,7 +82,7 @@ pub fn full() -> String {
         }
     }
     text += "\nKeywords of ssh_config(5), in upper or lower case, as -o KEYWORD=VALUE:\n";
-    fold(&mut text, &sorted_keywords().join(", "), 2, 2);
+    fold(&mut text, "  ", &sorted_keywords().join(", "));
     for (keyword, why) in ssh_keywords::WITHHELD {
         let _ = writeln!(text, "  ({keyword} is not passed to ssh: {why})");
     }
@@ -221,36 +222,26 @@ fn reason(why_not: Option<(&str, &str)>) -> String {
 
 /// Adds a usage, and the description from column `indent` on.
 fn line(text: &mut String, indent: usize, usage: &str, help: &str) {
-    let _ = write!(text, "  {usage}");
-    let used = 2 + usage.chars().count();
-    if used + 2 > indent {
-        text.push('\n');
-        fold(text, help, indent, indent);
+    let mut begin = format!("  {usage:width$}", width = indent - 2);
+    if begin.ends_with("  ") {
+        fold(text, &begin, help);
     } else {
-        text.push_str(&" ".repeat(indent - used));
-        fold(text, help, 0, indent);
+        begin.truncate(begin.trim_end().len());
+        let _ = writeln!(text, "{begin}");
+        fold(text, &" ".repeat(indent), help);
     }
 }
 
-/// Adds words in lines of at most [`WIDTH`] columns, each indented by `indent`. `first_indent` is
-/// what is still missing from the indent of the first line.
-fn fold(text: &mut String, words: &str, first_indent: usize, indent: usize) {
-    text.push_str(&" ".repeat(first_indent));
-    let mut column = indent;
-    for (index, word) in words.split(' ').enumerate() {
-        let width = word.chars().count();
-        if index > 0 && column + 1 + width > WIDTH {
-            text.push('\n');
-            text.push_str(&" ".repeat(indent));
-            column = indent;
-        } else if index > 0 {
-            text.push(' ');
-            column += 1;
-        }
-        text.push_str(word);
-        column += width;
-    }
-    text.push('\n');
+/// Adds a line that begins with `begin`, and further ones below what follows it, each of at most
+/// [`WIDTH`] columns.
+fn fold(text: &mut String, begin: &str, words: &str) {
+    let indent = " ".repeat(begin.chars().count());
+    let options = textwrap::Options::new(WIDTH)
+        .initial_indent(begin)
+        .subsequent_indent(&indent)
+        .word_splitter(WordSplitter::NoHyphenation)
+        .break_words(false);
+    let _ = writeln!(text, "{}", textwrap::fill(words, options));
 }
 
 #[cfg(test)]
