@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use crate::{Problem, printable};
+use crate::{OrProblem, printable};
 
 /// The text of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,7 +148,7 @@ impl Arguments {
             std::fs::create_dir_all(&self.dir)?;
             std::fs::write(&path, page.roff(&self.date, version))
         };
-        write().map_err(|error| Problem::new(printable(&path), error.to_string()).into())
+        Ok(write().or_problem(printable(&path))?)
     }
 }
 

@@ -535,10 +535,8 @@ async fn blocking<T: Send + 'static>(
     spec: &SourceSpec,
     task: impl FnOnce() -> Result<T, local::Error> + Send + 'static,
 ) -> Result<T, Problem> {
-    let failed = |why: String| Problem::new(format!("source '{}'", spec.shown()), why);
-    let done =
-        tokio::task::spawn_blocking(task).await.map_err(|error| failed(error.to_string()))?;
-    done.map_err(|error| failed(error.to_string()))
+    let what = format!("source '{}'", spec.shown());
+    tokio::task::spawn_blocking(task).await.or_problem(&*what)?.or_problem(what)
 }
 
 /// The ssh configuration of each gateway of a source, for running commands there.
@@ -575,11 +573,9 @@ fn ssh_config(
 
 /// Reads the password from standard input; on a terminal with a prompt and without echo.
 fn password() -> Result<ssh::Password, Problem> {
-    let problem = |why: String| Problem::new("password", why);
-    let read = ssh::Password::read(std::io::stdin(), "Password: ");
-    let read = read.map_err(|error| problem(error.to_string()))?;
+    let read = ssh::Password::read(std::io::stdin(), "Password: ").or_problem("password")?;
     read.ok_or_else(|| {
-        problem("standard input is empty".into())
+        Problem::new("password", "standard input is empty")
             .hint("password_stdin reads the password from the first line of standard input")
     })
 }

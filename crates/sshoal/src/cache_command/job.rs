@@ -141,14 +141,9 @@ async fn pin(
             }
             Ok::<bool, cache::StoreError>(any)
         });
-        let done = done.await.or_problem(about())?;
-        match done {
-            Ok(true) => {}
-            Ok(false) => {
-                return Err(Problem::new(about(), "not pinned")
-                    .hint("unpin it by the path by which it was pinned"));
-            }
-            Err(error) => return Err(Problem::new(about(), error.to_string())),
+        if !done.await.or_problem(about())?.or_problem(about())? {
+            return Err(Problem::new(about(), "not pinned")
+                .hint("unpin it by the path by which it was pinned"));
         }
     }
     Ok(())

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-use cli::{Problem, printable};
+use cli::{OrProblem, Problem, printable};
 use control::seen::{self, SeenMount};
 use serde::Serialize;
 use serde_json::Value;
@@ -43,7 +43,6 @@ pub fn write(
     checks: &[Check],
     hidden: Option<&[String]>,
 ) -> Result<(), Problem> {
-    let failed = |error: String| Problem::new(printable(file), error);
     let kernel = rustix::system::uname();
     let report = Report {
         schema: SCHEMA,
@@ -60,12 +59,12 @@ pub fn write(
             hide(&report, names).and_then(|hidden| cli::json(&hidden))
         }
     };
-    let text = text.map_err(|error| failed(error.to_string()))?;
+    let text = text.or_problem(printable(file))?;
     // Not over a file, and not readable for others.
     let mut options = OpenOptions::new();
     let made = options.write(true).create_new(true).mode(0o600).open(file);
     let written = made.and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| failed(error.to_string()))
+    written.or_problem(printable(file))
 }
 
 /// The names of this machine, its user, and what is checked.

@@ -114,23 +114,18 @@ async fn architecture_of_server(
 ) -> Result<&'static Architecture, Problem> {
     let about = || connector.name();
     let asked = async {
-        let running = connector.shell().start(b"uname -sm").await.map_err(|it| it.to_string())?;
+        let running = connector.shell().start(b"uname -sm").await.or_problem(about())?;
         let Running { stdin, stdout, exit } = running;
         drop(stdin);
         let mut text = Vec::new();
-        let read = stdout.take(OUTPUT_MAX_BYTES).read_to_end(&mut text).await;
-        read.map_err(|error| error.to_string())?;
+        stdout.take(OUTPUT_MAX_BYTES).read_to_end(&mut text).await.or_problem(about())?;
         // It reports a login that failed.
-        exit.await.map_err(|error| error.to_string())?;
-        Ok::<_, String>(String::from_utf8_lossy(&text).into_owned())
+        exit.await.or_problem(about())?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
     };
-    let text = match tokio::time::timeout(COMMAND_LIMIT, asked).await {
-        Ok(asked) => asked.map_err(|why| Problem::new(about(), why))?,
-        Err(_) => {
-            let limit = COMMAND_LIMIT.as_secs();
-            return Err(Problem::new(about(), format!("no answer to `uname` within {limit} s")));
-        }
-    };
+    let limit = COMMAND_LIMIT.as_secs();
+    let late = |_| Err(Problem::new(about(), format!("no answer to `uname` within {limit} s")));
+    let text = tokio::time::timeout(COMMAND_LIMIT, asked).await.unwrap_or_else(late)?;
     // A login shell may print other lines before.
     let last = text.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
     match last.split_once(' ') {
@@ -207,15 +202,12 @@ async fn prove(connector: &Arc<SshConnector>, program: &RemotePath) -> Result<()
     let program = String::from_utf8_lossy(program.as_bytes()).into_owned();
     let again = Arc::new(connector.again());
     let trial = connect(&again, Helper::At(program));
-    let trial = match tokio::time::timeout(COMMAND_LIMIT, trial).await {
-        Ok(trial) => trial.map_err(|problem| {
-            problem.hint_too("the home directory may be mounted noexec; plain SFTP works")
-        })?,
-        Err(_) => {
-            let limit = COMMAND_LIMIT.as_secs();
-            return Err(Problem::new("helper", format!("it does not answer within {limit} s")));
-        }
-    };
+    let limit = COMMAND_LIMIT.as_secs();
+    let late = || Problem::new("helper", format!("it does not answer within {limit} s"));
+    let trial = tokio::time::timeout(COMMAND_LIMIT, trial).await.map_err(|_| late())?;
+    let trial = trial.map_err(|problem| {
+        problem.hint_too("the home directory may be mounted noexec; plain SFTP works")
+    })?;
     let version = trial.server().and_then(|server| server.version);
     if version.as_deref() == Some(place::VERSION) {
         return Ok(());

@@ -215,7 +215,7 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
     if let Some(repeater) = &repeater {
         vfs.set_repeat(repeater.clone());
     }
-    let mount = fuse::Mount::new(&request.mountpoint, &request.mount).map_err(cannot_mount)?;
+    let mount = fuse::Mount::new(&request.mountpoint, &request.mount).or_problem("cannot mount")?;
     let attributes = Attributes::new(stack.union.is_some(), request.disk.as_ref());
     let no_open = open_modes::may_use_no_open(request);
     // Without OPEN requests there is no handle to lock, and no change to lock out.
@@ -236,8 +236,8 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
         repeater.clone(),
         Box::new(silence),
     ));
-    let session =
-        fuse::Session::start(mount, adapter.clone(), config).await.map_err(cannot_mount)?;
+    let started = fuse::Session::start(mount, adapter.clone(), config).await;
+    let session = started.or_problem("cannot mount")?;
     Ok(Mounted { session, vfs, adapter, stack, metrics, repeater })
 }
 
@@ -246,10 +246,6 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
 fn repeats_changes(request: &MountRequest) -> bool {
     let is_watching = request.vfs.consistency == vfs::Consistency::Watch;
     request.inotify && is_watching && !request.mount.read_only
-}
-
-fn cannot_mount(error: impl std::fmt::Display) -> Problem {
-    Problem::new("cannot mount", error.to_string())
 }
 
 /// Waits, for a limited time, until ssh and its helpers have ended: an ssh that prompts for a

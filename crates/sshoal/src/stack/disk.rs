@@ -171,8 +171,7 @@ pub(super) async fn cached(
         },
         ..CachedConfig::new(id)
     };
-    let about = |error: std::io::Error| Problem::new("cache=disk", error.to_string());
-    let layer = Cached::new(below, store.clone(), config).map_err(about)?;
+    let layer = Cached::new(below, store.clone(), config).or_problem("cache=disk")?;
     let login = LoginRecord::new(store, &id);
     Ok(Kept { layer, id, login, is_offline: options.offline })
 }

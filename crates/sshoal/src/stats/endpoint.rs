@@ -107,18 +107,16 @@ impl Bound {
     pub fn new(address: &Address) -> Result<Bound, Problem> {
         match address {
             Address::Unix(path) => {
-                let what = || format!("metrics=unix:{}", printable(path));
-                remove_stale(path).map_err(|why| Problem::new(what(), why))?;
-                let bound = bind_unix(path);
-                bound.or_problem(what())
+                let what = format!("metrics=unix:{}", printable(path));
+                remove_stale(path).and_then(|()| bind_unix(path)).or_problem(what)
             }
             Address::Tcp(address) => {
                 let bound = std::net::TcpListener::bind(address).and_then(|listener| {
                     listener.set_nonblocking(true)?;
                     TcpListener::from_std(listener)
                 });
-                let what = || format!("metrics={address}");
-                let listener = bound.or_problem(what())?;
+                let what = format!("metrics={address}");
+                let listener = bound.or_problem(what)?;
                 Ok(Bound { listener: Listener::Tcp(listener), file: None })
             }
         }
@@ -144,24 +142,23 @@ impl Bound {
 }
 
 /// Removes a socket at `path` that no process listens on.
-fn remove_stale(path: &Path) -> Result<(), String> {
+fn remove_stale(path: &Path) -> io::Result<()> {
     let present = match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error.to_string()),
-        Ok(present) => present,
+        present => present?,
     };
     if !present.file_type().is_socket() {
-        return Err("the file exists and is not a socket".to_owned());
+        return Err(io::Error::other("the file exists and is not a socket"));
     }
     if present.uid() != geteuid().as_raw() {
-        return Err("the socket belongs to another user".to_owned());
+        return Err(io::Error::other("the socket belongs to another user"));
     }
     match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => Err("another process listens on this socket".to_owned()),
+        Ok(_) => Err(io::Error::other("another process listens on this socket")),
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(|error| error.to_string())
+            std::fs::remove_file(path)
         }
-        Err(error) => Err(error.to_string()),
+        Err(error) => Err(error),
     }
 }
 

@@ -268,10 +268,8 @@ impl Rules {
         for (rule, value) in &self.0 {
             let what = || format!("pattern '{}'", printable(value));
             if *rule == Rule::From {
-                let text = std::fs::read_to_string(value).map_err(|error| {
-                    let what = format!("--exclude-from '{}'", printable(value));
-                    Problem::new(what, error.to_string())
-                })?;
+                let what = format!("--exclude-from '{}'", printable(value));
+                let text = std::fs::read_to_string(value).or_problem(what)?;
                 filter.lines(&text);
                 continue;
             }

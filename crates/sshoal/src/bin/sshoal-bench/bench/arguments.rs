@@ -10,7 +10,7 @@ use bench::published::{PUBLISHED, Published};
 use bench::size::Scale;
 use bench::units::{binary_size, parse_bytes, parse_percent};
 use clap::Args;
-use cli::{Problem, printable};
+use cli::{OrProblem, Problem, printable};
 
 /// Longest deadline: a day.
 const DEADLINE_LIMIT_S: u64 = 86_400;
@@ -196,9 +196,7 @@ impl Arguments {
             Ok((name, dir.into()))
         };
         let link = |link: &String| {
-            link.parse::<LinkSpec>().map_err(|error| {
-                Problem::new(format!("--link '{}'", printable(link)), error.to_string())
-            })
+            link.parse::<LinkSpec>().or_problem(format!("--link '{}'", printable(link)))
         };
         let request = Request {
             scale,
