@@ -14,7 +14,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -189,20 +189,15 @@ fn at_host(place: &Place, host: &Host, arguments: &Arguments) -> Result<ExitCode
         None => host.name.clone(),
     };
     let about = || printable(&destination);
-    let words: Option<Vec<OsString>> = host
-        .ssh
-        .as_ref()
-        .map(|words| words.iter().map(|word| OsString::from_vec(word.0.clone())).collect());
-    let words = words.filter(|words| !words.is_empty());
-    let (program, options) =
-        words.as_deref().and_then(<[OsString]>::split_first).ok_or_else(|| {
-            Problem::new(about(), "this mount does not use ssh, which would run the command")
-        })?;
+    let mut words = host.ssh.iter().flatten().map(|word| OsStr::from_bytes(&word.0));
+    let program = words.next().ok_or_else(|| {
+        Problem::new(about(), "this mount does not use ssh, which would run the command")
+    })?;
     let has_terminal = arguments.terminal > 0;
     let line = line(&place.path.0, &arguments.command, !has_terminal)
         .ok_or_else(|| Problem::new(about(), "the directory or the command contains a NUL"))?;
     let mut command = Command::new(program);
-    command.args(options);
+    command.args(words);
     command.args(std::iter::repeat_n("-t", arguments.terminal.into()));
     // Not in the mount, which ssh must not access.
     command.args(["--", &destination]).arg(OsStr::from_bytes(&line)).current_dir("/");
