@@ -1,6 +1,5 @@
 //! Commands at the server, each by an ssh of its own.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
@@ -111,35 +110,23 @@ fn lets_nobody_in(words: &str) -> bool {
     }
 }
 
-/// The end of a command.
-enum End {
-    Awaited(Pin<Box<dyn Future<Output = Result<Exit, ShellError>> + Send>>),
-    /// The explanation.
-    Told(String),
-}
-
 /// A command that serves SFTP, as the first session of a host.
 pub fn session(running: Running) -> host::Connection {
     let Running { stdin, stdout, exit } = running;
-    let end = Mutex::new(End::Awaited(exit));
+    let end = Mutex::new((Some(exit), String::new()));
     let explain = move || {
-        let mut end = end.lock();
-        if let End::Awaited(exit) = &mut *end {
+        let (exit, words) = &mut *end.lock();
+        if let Some(awaited) = exit {
             // This is called after the end of the session, and so of the command.
-            let polled = exit.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+            let polled = awaited.as_mut().poll(&mut Context::from_waker(Waker::noop()));
             let Poll::Ready(ended) = polled else { return None };
-            let words = match ended {
+            *exit = None;
+            *words = match ended {
                 Ok(Exit { stderr, .. }) => String::from_utf8_lossy(&stderr).trim().to_owned(),
                 Err(error) => error.to_string(),
             };
-            *end = End::Told(words);
         }
-        match &*end {
-            End::Told(words) if !words.is_empty() => {
-                Some(host::Explanation::transient(cli::printable(words)))
-            }
-            _ => None,
-        }
+        (!words.is_empty()).then(|| host::Explanation::transient(cli::printable(&*words)))
     };
     host::Connection::from_halves(stdout, stdin, Box::new(explain))
 }
