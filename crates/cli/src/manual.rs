@@ -47,10 +47,10 @@ impl Section {
     /// A section with entries only.
     pub fn of_entries(
         title: impl Into<String>,
-        entries: impl IntoIterator<Item = (String, String)>,
+        entries: impl IntoIterator<Item = (impl Into<String>, impl Into<String>)>,
     ) -> Section {
-        let blocks = entries.into_iter().map(|(term, text)| Block::Entry(term, text)).collect();
-        Section { title: title.into(), blocks }
+        let block = |(term, text): (_, _)| Block::Entry(Into::into(term), Into::into(text));
+        Section { title: title.into(), blocks: entries.into_iter().map(block).collect() }
     }
 }
 

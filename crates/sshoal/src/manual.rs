@@ -77,9 +77,6 @@ fn main_page(commands: &clap::Command) -> Page {
     let mut synopsis = usages(mount);
     synopsis.push("sshoal COMMAND ...".to_owned());
     let text = |text: &&str| Block::Text((*text).to_owned());
-    let entries = |entries: &[(&str, &str)]| -> Vec<(String, String)> {
-        entries.iter().map(|(term, text)| ((*term).to_owned(), (*text).to_owned())).collect()
-    };
     let section = |title: &str, blocks| Section { title: title.to_owned(), blocks };
     let mut sections = vec![
         section("Description", DESCRIPTION.iter().map(text).collect()),
@@ -92,8 +89,8 @@ fn main_page(commands: &clap::Command) -> Page {
         .map(|(name, _)| format!("sshoal-{name}(1)"))
         .collect();
     sections.extend([
-        Section::of_entries("Exit status", entries(&EXIT_STATUS)),
-        Section::of_entries("Files", entries(&FILES)),
+        Section::of_entries("Exit status", EXIT_STATUS),
+        Section::of_entries("Files", FILES),
         section("Examples", vec![Block::Lines(EXAMPLES.to_owned())]),
         section(
             "See also",
