@@ -14,10 +14,12 @@ use rustix::io::Errno;
 /// Maximum bytes of paths in one request: half of what a daemon accepts.
 const MAX_PATHS_BYTES: usize = 32 << 10;
 
-/// Some paths of one mount.
+/// Paths of one mount, as many as one request has.
 struct Places {
     mountpoint: PathBuf,
     paths: Vec<job::Path>,
+    /// In the request: as hexadecimal digits, in quotes, and with a comma.
+    bytes: usize,
 }
 
 /// Resolves the symbolic links in a path.
@@ -64,10 +66,14 @@ fn find(paths: &[PathBuf], resolve: Resolve, all: &mut Tally) -> Result<Vec<Plac
                 continue;
             }
         };
-        let mountpoint = mount.mountpoint;
-        match found.iter_mut().find(|places| places.mountpoint == mountpoint) {
-            Some(places) => places.paths.push(job::Path(path)),
-            None => found.push(Places { mountpoint, paths: vec![job::Path(path)] }),
+        let (mountpoint, bytes) = (mount.mountpoint, 2 * path.as_bytes().len() + 3);
+        let last = found.iter_mut().rfind(|places| places.mountpoint == mountpoint);
+        match last.filter(|places| places.bytes + bytes <= MAX_PATHS_BYTES) {
+            Some(places) => {
+                places.paths.push(job::Path(path));
+                places.bytes += bytes;
+            }
+            None => found.push(Places { mountpoint, paths: vec![job::Path(path)], bytes }),
         }
     }
     Ok(found)
@@ -82,47 +88,21 @@ pub fn ask(
     progress: &mut dyn FnMut(&Tally),
 ) -> Result<Tally, Problem> {
     let mut all = Tally::default();
-    for places in find(paths, resolve, &mut all)? {
-        places.ask(&job, &mut all, progress)?;
+    for Places { mountpoint, paths, .. } in find(paths, resolve, &mut all)? {
+        let before = all.clone();
+        let mut told = |tally: &Tally| {
+            let mut sum = before.clone();
+            sum.add(tally);
+            progress(&sum);
+        };
+        let wish = Wish::Cache(job(paths));
+        let tally = client::ask_mount(&mountpoint, wish, &mut told, |reply| match reply {
+            Reply::Tally(tally) => Some(tally),
+            _ => None,
+        })?;
+        all.add(&tally);
     }
     Ok(all)
-}
-
-impl Places {
-    /// Runs a job on all paths, in several requests if necessary, and adds the results to `all`.
-    fn ask(
-        self,
-        job: impl Fn(Vec<job::Path>) -> CacheJob,
-        all: &mut Tally,
-        progress: &mut dyn FnMut(&Tally),
-    ) -> Result<(), Problem> {
-        let mut rest = self.paths.into_iter().peekable();
-        while rest.peek().is_some() {
-            let mut paths = Vec::new();
-            let mut bytes = 0;
-            // As hexadecimal digits, in quotes, and with a comma.
-            while let Some(path) = rest.next_if(|path| {
-                paths.is_empty() || bytes + 2 * path.0.as_bytes().len() + 3 <= MAX_PATHS_BYTES
-            }) {
-                bytes += 2 * path.0.as_bytes().len() + 3;
-                paths.push(path);
-            }
-            let before = all.clone();
-            let mut told = |tally: &Tally| {
-                let mut sum = before.clone();
-                sum.add(tally);
-                progress(&sum);
-            };
-            let wish = Wish::Cache(job(paths));
-            let tally =
-                client::ask_mount(&self.mountpoint, wish, &mut told, |reply| match reply {
-                    Reply::Tally(tally) => Some(tally),
-                    _ => None,
-                })?;
-            all.add(&tally);
-        }
-        Ok(())
-    }
 }
 
 #[cfg(test)]
