@@ -1,7 +1,6 @@
 //! Where a path of a mount is, and how to reach it.
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 /// The place of one path of a mount.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,28 +27,8 @@ pub struct Host {
 }
 
 /// Bytes that need not be valid text. They are sent as hexadecimal digits.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Bytes(pub Vec<u8>);
-
-impl Serialize for Bytes {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let digits: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
-        serializer.serialize_str(&digits)
-    }
-}
-
-impl<'de> Deserialize<'de> for Bytes {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Bytes, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        let digit = |byte: u8| char::from(byte).to_digit(16).map(|value| value as u8);
-        let byte = |pair: &[u8]| match pair {
-            [high, low] => Some(digit(*high)? << 4 | digit(*low)?),
-            _ => None,
-        };
-        let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(byte).collect();
-        bytes.map(Bytes).ok_or_else(|| D::Error::custom("no hexadecimal digits"))
-    }
-}
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bytes(#[serde(with = "hex")] pub Vec<u8>);
 
 #[cfg(test)]
 mod tests {

@@ -86,13 +86,8 @@ impl Attributes {
 
 /// A digest as the value of an attribute.
 pub fn digest_value(digest: Option<bytes::Bytes>, is_hex: bool) -> Result<Vec<u8>> {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digest = digest.ok_or(Errno::ENODATA)?;
-    if !is_hex {
-        return Ok(digest.to_vec());
-    }
-    let digits = |byte: &u8| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
-    Ok(digest.iter().flat_map(digits).collect())
+    Ok(if is_hex { hex::encode(digest).into_bytes() } else { digest.to_vec() })
 }
 
 impl Place {

@@ -58,11 +58,8 @@ pub struct Content {
 impl Pin {
     fn of(place: &store::Place) -> Pin {
         // Enough to distinguish the sources of one cache.
-        let source = &place.source.as_bytes()[..4];
-        Pin {
-            source: source.iter().map(|byte| format!("{byte:02x}")).collect(),
-            path: base::printable(place.path.as_bytes()),
-        }
+        let source = hex::encode(&place.source.as_bytes()[..4]);
+        Pin { source, path: base::printable(place.path.as_bytes()) }
     }
 }
 

@@ -282,7 +282,7 @@ pub fn fuzz(data: &[u8]) {
         for (digest, path) in digests.iter().zip(&paths) {
             let Some(digest) = digest else { continue };
             assert_eq!(digest.len(), len);
-            let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            let hex = hex::encode(digest);
             let name = path.file_name().expect("a name");
             let names = |line: &[u8]| {
                 line.to_ascii_lowercase().starts_with(hex.as_bytes())
