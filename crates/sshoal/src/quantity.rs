@@ -2,27 +2,16 @@
 
 use std::time::Duration;
 
+use indicatif::HumanCount;
+
 /// A count with its noun, such as `1 file` and `2 files`.
 pub fn count(number: u64, one: &str) -> String {
-    let number_words = grouped(number);
+    let grouped = HumanCount(number);
     match (number, one.strip_suffix('y')) {
         (1, _) => format!("1 {one}"),
-        (_, Some(stem)) => format!("{number_words} {stem}ies"),
-        (_, None) => format!("{number_words} {one}s"),
+        (_, Some(stem)) => format!("{grouped} {stem}ies"),
+        (_, None) => format!("{grouped} {one}s"),
     }
-}
-
-/// The number with a comma between thousands.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut out = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
 }
 
 /// A number of bytes in the largest binary unit of which there is at least one, such as `1.5 KiB`.
