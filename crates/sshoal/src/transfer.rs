@@ -14,7 +14,7 @@
 
 pub mod arguments;
 mod connections;
-mod operand;
+pub mod operand;
 pub mod shell;
 mod show;
 

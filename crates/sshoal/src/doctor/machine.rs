@@ -11,7 +11,7 @@ use rustix::process::geteuid;
 
 use cli::printable;
 use control::seen::{self, Daemon, SeenMount};
-use control::status::{HostStatus, MountStatus, State};
+use control::status::{HostStatus, State};
 
 use super::{Check, Checks, Verdict};
 use crate::quantity::{bytes, count};
@@ -248,18 +248,13 @@ pub fn check_mount(checks: &mut Checks, place: &Path) {
         return;
     };
     checks.add(Check::fine("mount", format!("{shown}: sshoal {}", state.version)));
-    hosts(state).into_iter().for_each(|check| checks.add(check));
+    state.sources.iter().flat_map(|source| &source.hosts).for_each(|it| checks.add(host(it)));
     if let Some(lost) = &state.lost {
         checks.add(Check::wrong("lost data", lost));
     }
 }
 
-/// A check of each host of a mount.
-fn hosts(state: &MountStatus) -> Vec<Check> {
-    let hosts = state.sources.iter().flat_map(|source| &source.hosts);
-    hosts.map(host).collect()
-}
-
+/// A check of a host of a mount.
 fn host(host: &HostStatus) -> Check {
     let name = &host.host;
     match (host.state, &host.why) {

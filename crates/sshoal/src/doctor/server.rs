@@ -22,6 +22,7 @@ use crate::mount::request::MountRequest;
 use crate::quantity::{bytes, count, latency};
 use crate::sources::Origin;
 use crate::stack;
+use crate::transfer::operand::in_home;
 use crate::transfer::shell;
 
 /// How long one address may take to answer.
@@ -250,9 +251,8 @@ fn protocol(client: &Client) -> Check {
 
 async fn readable(client: &Client, directory: &[u8]) -> Check {
     let what = "directory";
-    let path = match directory {
-        b"" | b"~" => b".".as_slice(),
-        [b'~', b'/', below @ ..] => below,
+    let path = match in_home(directory) {
+        b"" => b".".as_slice(),
         path => path,
     };
     let shown = path.escape_ascii().to_string();

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cli::{OrProblem, Problem};
-use host::{Host, SessionState};
+use host::Host;
 use tokio::task::JoinSet;
 
 use crate::connector::{SshConnector, TYPE_AGAIN};
@@ -57,11 +57,7 @@ impl Server {
 
     /// Whether it is connected, and another program than `sshoal helper` serves it.
     pub fn lacks_helper(&self) -> bool {
-        let is_plain = |state: &SessionState| match state {
-            SessionState::Up { served_by, .. } => !served_by.is_helper,
-            _ => false,
-        };
-        self.host.status().sessions.iter().any(|session| is_plain(&session.state))
+        self.host.server().is_some_and(|server| !server.is_helper)
     }
 }
 

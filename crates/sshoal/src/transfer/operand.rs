@@ -10,7 +10,7 @@ use crate::sources::{self, Origin, SourceSpec};
 
 /// A path at a server, relative to the home directory where a shell would take it so: not every
 /// program that gets the path is a shell.
-fn in_home(path: &[u8]) -> &[u8] {
+pub fn in_home(path: &[u8]) -> &[u8] {
     let below = match path {
         b"~" => b"",
         _ => path.strip_prefix(b"~/").unwrap_or(path),
