@@ -32,7 +32,7 @@ DOC = $(DESTDIR)$(DATADIR)/doc/sshoal
 BASH_COMPLETION = $(DESTDIR)$(DATADIR)/bash-completion/completions/sshoal
 ZSH_COMPLETION = $(DESTDIR)$(ZSHDIR)/_sshoal
 FISH_COMPLETION = $(DESTDIR)$(DATADIR)/fish/vendor_completions.d/sshoal.fish
-FUZZ_TARGETS ?= program $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
+FUZZ_TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
 .PHONY: build static dist test-package setup demo bench test test-big soak posix check format lint doc \
 	install uninstall fuzz clean
@@ -99,6 +99,7 @@ lint:
 
 doc:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -p sshoal --lib --no-deps --document-private-items
 
 # Does not build, since root seldom has a compiler: run `make` first. The programs write their manual:
 # for another architecture, MANUAL_PROGRAMS is a build that runs here.
