@@ -1,6 +1,8 @@
 //! Signals that the programs handle.
 
 use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -34,6 +36,83 @@ impl HandledSignal {
     }
 }
 
+/// Signals within this time after the first one belong to the same request. The manager of a login
+/// session that ends sends SIGTERM and SIGHUP at once, and timeout(1) its signal twice; a user who
+/// repeats a request has waited before.
+const ONE_REQUEST: Duration = Duration::from_secs(1);
+
+/// When the end was requested last.
+#[derive(Default)]
+struct Requested(Option<Instant>);
+
+impl Requested {
+    /// Whether a signal at this time is a new request.
+    fn is_new(&mut self, now: Instant) -> bool {
+        let is_new = self.0.is_none_or(|last| now.duration_since(last) >= ONE_REQUEST);
+        if is_new {
+            self.0 = Some(now);
+        }
+        is_new
+    }
+}
+
+/// The signals that request the end of the process. From here on, they do not end it by themselves.
+pub struct EndSignals {
+    terminate: HandledSignal,
+    interrupt: HandledSignal,
+    hangup: HandledSignal,
+    requested: Requested,
+}
+
+impl EndSignals {
+    /// Must be called within a runtime.
+    ///
+    /// # Errors
+    /// When the system refuses a handler.
+    pub fn new() -> io::Result<EndSignals> {
+        Ok(EndSignals {
+            terminate: HandledSignal::new(SignalKind::terminate())?,
+            interrupt: HandledSignal::new(SignalKind::interrupt())?,
+            hangup: HandledSignal::new(SignalKind::hangup())?,
+            requested: Requested::default(),
+        })
+    }
+
+    /// Waits for the next request, which may consist of several signals; returns the number of the
+    /// first one.
+    pub async fn next(&mut self) -> i32 {
+        loop {
+            let kind = tokio::select! {
+                () = self.terminate.received() => SignalKind::terminate(),
+                () = self.interrupt.received() => SignalKind::interrupt(),
+                () = self.hangup.received() => SignalKind::hangup(),
+            };
+            if self.requested.is_new(Instant::now()) {
+                return kind.as_raw_value();
+            }
+        }
+    }
+}
+
+/// Calls `received` with the number of each signal that requests the end of the process, on a
+/// thread of its own: for what has no runtime.
+///
+/// # Errors
+/// When the system refuses a handler or the thread.
+pub fn watch_end_signals(mut received: impl FnMut(i32) + Send + 'static) -> io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let mut signals = {
+        let _entered = runtime.enter();
+        EndSignals::new()?
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(move || {
+        loop {
+            received(runtime.block_on(signals.next()));
+        }
+    })?;
+    Ok(())
+}
+
 /// Whether this process ignores the signal, by proc(5): sigaction(2) has no safe interface.
 fn is_ignored(kind: SignalKind) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -47,6 +126,18 @@ mod tests {
     use super::*;
     use std::process::Command;
     use testkit::own_process::is_inside;
+
+    #[test]
+    fn signals_in_quick_succession_are_one_request() {
+        let (mut requested, first) = (Requested::default(), Instant::now());
+        let mut is_new =
+            |milliseconds| requested.is_new(first + Duration::from_millis(milliseconds));
+        assert!(is_new(0));
+        assert!(!is_new(0) && !is_new(999));
+        assert!(is_new(1000));
+        assert!(!is_new(1001));
+        assert!(is_new(2000));
+    }
 
     #[test]
     fn a_signal_that_was_ignored_at_the_start_stays_ignored() {

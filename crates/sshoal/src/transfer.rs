@@ -34,11 +34,12 @@ use transfer::strategy::operand::{LocalOperand, RemoteOperand};
 use transfer::strategy::{self, CopyRequest, Engine};
 use transfer::tar::Compress;
 
+use cli::signals::EndSignals;
 use cli::{EXIT_OK, Problem, printable};
 
 use crate::mount::request::MountRequest;
 use crate::mount::server_arguments;
-use crate::process::{self, EndSignals};
+use crate::process;
 pub use arguments::Arguments;
 use connections::Connections;
 use operand::{ParsedOperand, is_remote};

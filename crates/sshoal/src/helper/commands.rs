@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{DirGuard, Errno, FileKind, Remote, RemotePath};
+use cli::signals::EndSignals;
 use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, printable};
 use host::{Connector, Helper, Server};
 
@@ -13,7 +14,7 @@ use super::static_build::Architecture;
 use super::{install, place};
 use crate::connector::SshConnector;
 use crate::mount::server_arguments::ServerArguments;
-use crate::process::{self, EndSignals};
+use crate::process;
 use crate::stack;
 
 /// How long the helper may take to answer.

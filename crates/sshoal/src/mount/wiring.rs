@@ -11,7 +11,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use cli::signals::EndSignals;
+use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, printable};
 use control::record::Record;
 use control::server::Server;
 use mountinfo::Mount;
@@ -28,7 +29,7 @@ use crate::connector::Begun;
 use crate::inotify::Repeater;
 use crate::log;
 use crate::open_modes;
-use crate::process::{self, EndSignals};
+use crate::process;
 use crate::quantity::count;
 use crate::stack::Stack;
 use crate::stats::endpoint::Bound;
@@ -73,12 +74,9 @@ pub(super) fn give_up(ready: Ready, problem: &Problem) -> ExitCode {
 }
 
 async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
-    let mut signals = match EndSignals::new() {
+    let mut signals = match EndSignals::new().or_problem("cannot wait for signals") {
         Ok(signals) => signals,
-        Err(error) => {
-            let problem = Problem::new("cannot wait for signals", error.to_string());
-            return give_up(ready, &problem);
-        }
+        Err(problem) => return give_up(ready, &problem),
     };
     let mounted = tokio::select! {
         _ = signals.next() => None,

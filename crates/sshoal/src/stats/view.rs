@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cli::signals::watch_end_signals;
 use cli::{EXIT_FAILURE, EXIT_OK, printable};
 use control::status::{MountStatus, State};
 use ratatui::Frame;
@@ -22,7 +23,6 @@ use ratatui::widgets::{Block, Paragraph, Row, Sparkline, Table};
 use super::interval::{HostInterval, Interval, percent};
 use super::text::{milliseconds, state};
 use super::{Seen, Watched};
-use crate::process::EndSignals;
 use crate::quantity::duration;
 
 /// Intervals that are kept for the graphs: the width of a large terminal.
@@ -93,19 +93,12 @@ fn sample(mut watched: Vec<Watched>, interval: Duration, sender: &Sender<Message
 /// Reports signals that end the program. Ctrl-C is a key in the terminal's raw mode, but another
 /// process may send SIGINT.
 fn watch_signals(sender: Sender<Message>) -> std::io::Result<()> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut signals = {
-        let _entered = runtime.enter();
-        EndSignals::new()?
-    };
-    thread::spawn(move || {
-        let number = runtime.block_on(signals.next());
+    watch_end_signals(move |number| {
         let _ = sender.send(Message::Signal(number));
         thread::sleep(END_LIMIT);
         let _ = ratatui::try_restore();
         std::process::exit(128 + number);
-    });
-    Ok(())
+    })
 }
 
 impl View {

@@ -9,7 +9,6 @@ mod listing;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::thread;
 
 use bench::executor::Executor;
 use bench::failure::Failure;
@@ -20,9 +19,8 @@ use bench::run::{Files, Scratch};
 use bench::size::Scale;
 use bench::{advise, compare, report, run};
 
+use cli::signals::watch_end_signals;
 use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, print, printable};
-
-use crate::interrupts::Interrupts;
 
 pub use arguments::Arguments;
 
@@ -98,16 +96,9 @@ fn one(
 
 /// An executor that is interrupted by Ctrl-C and other signals, from here on.
 fn interruptible() -> Result<Executor, Problem> {
-    let interrupts = Interrupts::listen().or_problem("bench: signals")?;
     let executor = Executor::new();
     let reached = executor.clone();
-    let listener = thread::Builder::new().name("interrupts".to_owned());
-    listener
-        .spawn(move || {
-            interrupts.wait();
-            reached.interrupt();
-        })
-        .or_problem("bench: signals")?;
+    watch_end_signals(move |_| reached.interrupt()).or_problem("bench: signals")?;
     Ok(executor)
 }
 

@@ -14,13 +14,14 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 
 use sandbox::sshd::{Options, Sshd};
 use tempfile::TempDir;
 
+use cli::signals::watch_end_signals;
 use cli::{Problem, printable};
 
-use crate::interrupts::Interrupts;
 use stage::Stage;
 
 /// Directories to mount; the first that exists is used.
@@ -36,7 +37,8 @@ const MOUNTS: [&str; 2] = ["tree", "work"];
 /// `config` is ssh's configuration, and `bin` has a link to the program.
 struct Scene {
     stage: Stage,
-    interrupts: Interrupts,
+    /// A message for each signal that requests the end.
+    interrupts: Receiver<()>,
     sshd: Sshd,
     /// The directory mounted at `tree`.
     shown: PathBuf,
@@ -47,7 +49,12 @@ struct Scene {
 /// Runs the demo with `tree`. With `keep` it stays mounted until the user ends it.
 pub fn run(program: &Path, tree: Option<PathBuf>, keep: bool) -> Result<(), Problem> {
     let shown = shown_tree(tree)?;
-    let interrupts = Interrupts::listen().map_err(|error| io_problem("signals", &error))?;
+    let (sender, interrupts) = channel();
+    // From here on signals do not end the process. The receiver is dropped before the process ends.
+    let note = move |_| {
+        let _ = sender.send(());
+    };
+    watch_end_signals(note).map_err(|error| io_problem("signals", &error))?;
     let scene = Scene::open(program, shown, interrupts)?;
     steps::play(&scene)?;
     if keep {
@@ -73,7 +80,7 @@ fn shown_tree(asked_for: Option<PathBuf>) -> Result<PathBuf, Problem> {
 }
 
 impl Scene {
-    fn open(program: &Path, shown: PathBuf, interrupts: Interrupts) -> Result<Scene, Problem> {
+    fn open(program: &Path, shown: PathBuf, interrupts: Receiver<()>) -> Result<Scene, Problem> {
         let options = Options { alias: HOST.to_owned(), ..Options::default() };
         let sshd = Sshd::start(options).map_err(|error| {
             Problem::new("demo: cannot start a private sshd", error.to_string())
@@ -136,9 +143,9 @@ impl Scene {
 
     /// An error if the user has ended the demo.
     fn check_interrupts(&self) -> Result<(), Problem> {
-        match self.interrupts.has_come() {
-            true => Err(Problem::new("demo", "interrupted; everything was removed")),
-            false => Ok(()),
+        match self.interrupts.try_recv() {
+            Ok(()) => Err(Problem::new("demo", "interrupted; everything was removed")),
+            Err(_) => Ok(()),
         }
     }
 
@@ -152,7 +159,7 @@ impl Scene {
         self.stage.note("  server  the same directory as the server sees it");
         let pid = std::process::id();
         self.stage.note(&format!("Ctrl-C ends the demo; so does:  kill {pid}"));
-        self.interrupts.wait();
+        let _ = self.interrupts.recv();
     }
 
     fn unmount_all(&self) {

@@ -8,7 +8,6 @@
 
 mod bench;
 mod demo;
-mod interrupts;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
