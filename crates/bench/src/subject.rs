@@ -182,10 +182,10 @@ impl Direction {
 
 /// A program that copies.
 pub trait Copier {
-    /// Copies a file or tree between a path of the storage and a local path. A local target does
-    /// not exist; its parent does. A target in the storage does not exist, or is an older state of
-    /// the same. `None` when it cannot (a stream copies files only).
-    fn copy(&self, direction: Direction, storage: &Path, local: &Path) -> Option<Command>;
+    /// Copies a file or a tree between a path of the storage and an absolute local path; a stream
+    /// copies files only. A local target does not exist; its parent does. A target in the storage
+    /// does not exist, or is an older state of the same.
+    fn copy(&self, direction: Direction, is_tree: bool, storage: &Path, local: &Path) -> Command;
 }
 
 #[cfg(test)]

@@ -17,15 +17,11 @@
 //!
 //! The scripts of this module have a few more: see [`CopySession::copy`].
 
-use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use crate::executor::Executor;
-use crate::failure::{Failure, Result};
 use crate::quoting::{double, joined, no_pattern, rsync_word, shell_quoted};
 use crate::results::Wire;
 use crate::server::{Endpoint, Server, wire_of};
@@ -34,9 +30,6 @@ use crate::subject::{Access, Copier, Direction, Session};
 
 use super::daemons::{self, Daemon, END_LIMIT, StartDaemon};
 use super::programs::{self, Program};
-
-/// Longest time to look up whether a name is a directory.
-const LOOK_LIMIT: Duration = Duration::from_secs(30);
 
 /// A program that copies.
 #[derive(Clone, Copy, Debug)]
@@ -205,9 +198,6 @@ pub(super) struct CopySession {
     /// This program.
     pub(super) sshoal: PathBuf,
     pub(super) scratch: PathBuf,
-    pub(super) executor: Executor,
-    /// Whether names of the storage are directories, which copies do not change.
-    pub(super) directories: Mutex<HashMap<PathBuf, bool>>,
 }
 
 impl Session for CopySession {
@@ -234,23 +224,14 @@ impl Session for CopySession {
 }
 
 impl Copier for CopySession {
-    fn copy(&self, direction: Direction, storage: &Path, local: &Path) -> Option<Command> {
+    fn copy(&self, direction: Direction, is_tree: bool, storage: &Path, local: &Path) -> Command {
         let remote = self.server.storage().root().join(storage);
-        // A name with a colon would be a host.
-        let local = std::path::absolute(local).ok()?;
-        let is_tree = match direction {
-            Direction::In => local.is_dir(),
-            Direction::Out => self.is_directory(storage).ok()?,
-        };
-        if is_tree && self.copying.is_stream {
-            return None;
-        }
         let slash = if is_tree { "/" } else { "" };
         let second = self.server.second_destination().filter(|_| self.copying.has_two_links);
         let second = second.map_or(String::new(), |it| format!(",{it}"));
         let host = self.server.destination();
         let server = joined(&[host.as_ref(), second.as_ref(), ":".as_ref(), remote.as_ref()]);
-        let [from, to] = direction.sorted(server, local.clone().into());
+        let [from, to] = direction.sorted(server, local.into());
         let verb = if direction == Direction::Out { "pull" } else { "push" };
         let ssh = self.ssh_command.as_ref().map_or(self.copying.ssh.as_ref(), |it| it.as_os_str());
         let options = self.options();
@@ -263,7 +244,7 @@ impl Copier for CopySession {
         command.args(["-c", &self.script, "copy"]).args(&options);
         command.env("FROM", joined(&[&from, slash.as_ref()])).env("TO", to);
         command.env("DIRECTION", verb).env("SLASH", slash).env("HOST", host);
-        command.env("LOCAL", &local).env("REMOTE", &remote).env("NAME", storage);
+        command.env("LOCAL", local).env("REMOTE", &remote).env("NAME", storage);
         command.env("ADDRESS", address).env("PORT", port.to_string()).env("LOGIN", user);
         command.env("OPTIONS", words(shell_quoted, &options));
         let shell = [&[ssh.to_owned()], &options[..]].concat();
@@ -279,7 +260,7 @@ impl Copier for CopySession {
         command.env("LFTP_HOME", self.scratch.join("lftp"));
         command.envs(self.ssh_command.iter().map(|ssh| ("SSH_COMMAND", ssh)));
         command.envs(self.daemon.iter().flat_map(|daemon| daemon.variables.clone()));
-        Some(command)
+        command
     }
 }
 
@@ -297,30 +278,5 @@ impl CopySession {
         let mut command = Command::new(ssh);
         command.args(self.options()).arg(self.server.destination());
         command
-    }
-
-    /// Whether a path of the storage is a directory. Queries the server if that is not known.
-    fn is_directory(&self, path: &Path) -> Result<bool> {
-        if let Some(root) = self.server.storage().local() {
-            return Ok(root.join(path).is_dir());
-        }
-        let mut known = self.directories.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&known) = known.get(path) {
-            return Ok(known);
-        }
-        let mut command = self.login();
-        let there = self.server.storage().root().join(path);
-        command.arg(joined(&["test -d ".as_ref(), &shell_quoted(there.as_ref())]));
-        let ran = self.executor.run(command, LOOK_LIMIT)?;
-        let is = match ran.output.status.code() {
-            Some(0) => true,
-            Some(1) => false,
-            _ => {
-                let words = String::from_utf8_lossy(&ran.output.stderr).trim().to_owned();
-                return Err(Failure::failed(words));
-            }
-        };
-        known.insert(path.to_owned(), is);
-        Ok(is)
     }
 }

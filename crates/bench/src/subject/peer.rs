@@ -170,8 +170,6 @@ impl Subject for Peer {
                     daemon: daemon.transpose()?,
                     sshoal: self.setting.sshoal.clone(),
                     scratch,
-                    executor: executor.clone(),
-                    directories: Default::default(),
                 };
                 if copying.daemon.is_none() {
                     self.identity.cipher(tuning, executor, || session.login());

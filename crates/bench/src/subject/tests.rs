@@ -229,8 +229,8 @@ fn the_cipher_of_a_connection_is_the_one_that_was_asked_for() {
         let scratch = world.fresh(&format!("none-{name}"));
         let session = subject.start(&scratch, &none, &world.executor).expect(&name);
         fs::write(world.root().join("file"), "x").unwrap();
-        let command =
-            copier(&*session).copy(Direction::Out, "file".as_ref(), &scratch.join("to")).unwrap();
+        let to = scratch.join("to");
+        let command = copier(&*session).copy(Direction::Out, false, "file".as_ref(), &to);
         let ran = world.executor.run(command, LIMIT).unwrap();
         let words = String::from_utf8_lossy(&ran.output.stderr).into_owned();
         assert!(!ran.output.status.success() && words.contains("no matching cipher"), "{words}");
@@ -250,8 +250,7 @@ fn copies(world: &World, subject: &dyn Subject) {
     let scratch = world.fresh(&name);
     let mut session = subject.start(&scratch, &Tuning::default(), &world.executor).expect(&name);
     let executor = &world.executor;
-    let run = |command: Option<Command>| {
-        let command = command.unwrap_or_else(|| panic!("{name} does not copy that"));
+    let run = |command: Command| {
         executor.succeed(command, LIMIT).unwrap_or_else(|failure| panic!("{name}: {failure}"))
     };
     // Only these keep a link as a link.
@@ -264,22 +263,22 @@ fn copies(world: &World, subject: &dyn Subject) {
     let odd_file = Path::new("tree").join(ODD);
     let local = world.fresh(&format!("{name}-local"));
 
-    run(copier(&*session).copy(Direction::Out, &odd_file, &local.join(ODD)));
+    run(copier(&*session).copy(Direction::Out, false, &odd_file, &local.join(ODD)));
     assert_eq!(fs::read(local.join(ODD)).unwrap(), b"odd", "{name}");
     let plain = name.replace([':', '/'], "-");
     let pushed = PathBuf::from(format!("{plain} {ODD}"));
-    run(copier(&*session).copy(Direction::In, &pushed, &local.join(ODD)));
+    run(copier(&*session).copy(Direction::In, false, &pushed, &local.join(ODD)));
     assert_eq!(fs::read(world.root().join(&pushed)).unwrap(), b"odd", "{name}");
 
     if !matches!(session.access(), Access::Stream(_)) {
-        run(copier(&*session).copy(Direction::Out, "tree".as_ref(), &local.join("tree")));
+        run(copier(&*session).copy(Direction::Out, true, "tree".as_ref(), &local.join("tree")));
         assert_eq!(content(&local.join("tree")), content(&source), "{name} out");
         let there = PathBuf::from(format!("{plain}-tree"));
-        run(copier(&*session).copy(Direction::In, &there, &local.join("tree")));
+        run(copier(&*session).copy(Direction::In, true, &there, &local.join("tree")));
         assert_eq!(content(&world.root().join(&there)), content(&source), "{name} in");
         fs::write(local.join("tree/sub/added"), "more").unwrap();
         fs::write(local.join("tree/sub/empty"), "no more").unwrap();
-        run(copier(&*session).copy(Direction::In, &there, &local.join("tree")));
+        run(copier(&*session).copy(Direction::In, true, &there, &local.join("tree")));
         let now = content(&local.join("tree"));
         assert_eq!(content(&world.root().join(&there)), now, "{name} in again");
     }
@@ -329,7 +328,7 @@ esac"#,
     let scratch = world.fresh("shown");
     let session = shown.start(&scratch, &Tuning::default(), &world.executor).unwrap();
     let to = scratch.join("to");
-    let command = copier(&*session).copy(Direction::Out, "tree/sub/empty".as_ref(), &to).unwrap();
+    let command = copier(&*session).copy(Direction::Out, false, "tree/sub/empty".as_ref(), &to);
     world.executor.succeed(command, LIMIT).unwrap();
     let endpoint = world.server.endpoint(&world.executor).unwrap();
     let wanted = format!("{}@{}:{}\n", endpoint.user, endpoint.address, endpoint.port);
@@ -343,8 +342,8 @@ fn words_of_own(world: &World, name: &str) -> String {
     let subject = parse(name).unwrap()[0].make(&setting).unwrap();
     let scratch = world.fresh(name);
     let session = subject.start(&scratch, &Tuning::default(), &world.executor).unwrap();
-    let command =
-        copier(&*session).copy(Direction::Out, "x".as_ref(), &scratch.join("to")).unwrap();
+    let to = scratch.join("to");
+    let command = copier(&*session).copy(Direction::Out, false, "x".as_ref(), &to);
     let printed = world.executor.succeed(command, LIMIT).unwrap().output.stdout;
     String::from_utf8(printed).unwrap()
 }
@@ -391,7 +390,7 @@ fn a_daemon_beside_the_server_is_behind_the_same_link() {
             subject.start(&scratch, &Tuning::default(), &world.executor).expect(&name);
         assert_eq!(session.server_pids().len(), 1, "{name}");
         let to = scratch.join("to");
-        let command = copier(&*session).copy(Direction::Out, "tree".as_ref(), &to).unwrap();
+        let command = copier(&*session).copy(Direction::Out, true, "tree".as_ref(), &to);
         let seconds = world.executor.succeed(command, LIMIT).expect(&name).seconds;
         // Greeting, log-in, list and files are more than two round trips.
         assert!(seconds > 0.04, "{name}: {seconds} s through 20 ms");

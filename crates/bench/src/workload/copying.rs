@@ -78,25 +78,34 @@ pub(super) fn fresh(prefix: &str) -> PathBuf {
 /// The command by which a mount copies, from and to a path.
 pub(super) type OnMount = fn(&Path, &Path) -> Command;
 
-/// Copies between a path of the storage and a local path. Data that the subject writes back later
-/// are waited for, within the measured time.
+/// Copies `source`, which is in the storage and in the corpus, to a path of the other side. Data
+/// that the subject writes back later are waited for, within the measured time.
 fn copy(
     context: &mut StepContext<'_>,
     direction: Direction,
-    stored: &Path,
-    local: &Path,
+    source: &str,
+    to: &Path,
     on_mount: OnMount,
 ) -> Result<Measured> {
+    let original = context.corpus.join(source);
+    let (stored, local) = match direction {
+        Direction::Out => (Path::new(source), to),
+        Direction::In => (to, &*original),
+    };
     let command = match context.access() {
         Access::Directory(dir) => {
             let shown = dir.join(stored);
             let [from, to] = direction.sorted(&*shown, local);
-            Some(on_mount(from, to))
+            on_mount(from, to)
         }
-        Access::Copier(copier) | Access::Stream(copier) => copier.copy(direction, stored, local),
-        Access::Sftp(_) | Access::Nfs { .. } => None,
+        Access::Copier(copier) | Access::Stream(copier) => {
+            copier.copy(direction, original.is_dir(), stored, local)
+        }
+        Access::Sftp(_) | Access::Nfs { .. } => {
+            return Err(Failure::failed("the subject cannot copy this"));
+        }
     };
-    let mut measured = context.timed(command.ok_or_else(cannot_copy)?)?.1;
+    let mut measured = context.timed(command)?.1;
     if direction == Direction::In {
         context.settle(&mut measured)?;
     }
@@ -119,7 +128,7 @@ pub(super) fn copy_all(
     if direction == Direction::Out {
         let to = context.scratch.join("out");
         for source in sources {
-            measured = copy(context, direction, Path::new(source), &to, on_mount)?;
+            measured = copy(context, direction, source, &to, on_mount)?;
         }
         check(&corpus::digest(&to)?)?;
         return Ok(measured);
@@ -127,8 +136,7 @@ pub(super) fn copy_all(
     let to = fresh(prefix);
     removed_after(context, &to, |context| {
         for source in sources {
-            let from = context.corpus.join(source);
-            measured = copy(context, direction, &to, &from, on_mount)?;
+            measured = copy(context, direction, source, &to, on_mount)?;
         }
         check(&context.subject.storage().digest(&to)?)?;
         Ok(measured)
@@ -178,10 +186,6 @@ pub(super) fn removed<T>(context: &StepContext<'_>, path: &Path, written: Result
 /// Compares digests; `why` is what it means when they differ.
 pub(super) fn same(digest: &str, expected: &str, why: &str) -> Result<()> {
     if digest == expected { Ok(()) } else { Err(Failure::wrong(why)) }
-}
-
-pub(super) fn cannot_copy() -> Failure {
-    Failure::failed("the subject cannot copy this")
 }
 
 #[cfg(test)]

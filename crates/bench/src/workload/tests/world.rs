@@ -177,15 +177,11 @@ impl Session for Fake<'_> {
 }
 
 impl Copier for Fake<'_> {
-    fn copy(&self, direction: Direction, stored: &Path, local: &Path) -> Option<Command> {
+    fn copy(&self, direction: Direction, _: bool, stored: &Path, local: &Path) -> Command {
+        let Use::Copy(options) = self.by else { unreachable!("it is not a copier") };
         let stored = self.world.storage().join(stored);
-        match self.by {
-            Use::Copy(options) => {
-                let mut command = Command::new("cp");
-                command.arg(options).args(direction.sorted(&*stored, local));
-                Some(command)
-            }
-            _ => None,
-        }
+        let mut command = Command::new("cp");
+        command.arg(options).args(direction.sorted(&*stored, local));
+        command
     }
 }
