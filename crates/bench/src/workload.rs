@@ -18,7 +18,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::executor::{Executor, find_program};
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Measure, Unit};
 use crate::results::{LeftOut, Measured, SubjectInfo};
 use crate::size::Size;
@@ -95,7 +95,7 @@ const COPY_TREES: &[AccessKind] = &[AccessKind::Directory, AccessKind::Copier];
 /// Selects subjects.
 type Selection = Box<dyn Fn(&SubjectInfo) -> bool + Send + Sync>;
 
-/// The body of a step.
+/// The body of a step. The value of its sample is the step's to fill in.
 type Body = Box<dyn Fn(&mut StepContext<'_>) -> Result<Measured> + Send + Sync>;
 
 /// A subject that moves large files at less than this, 2 MB/s, may miss the deadline.
@@ -117,6 +117,7 @@ pub struct Step {
     accesses: &'static [AccessKind],
     concerns: Selection,
     body: Body,
+    value: fn(&Measured, Unit) -> f64,
 }
 
 impl Step {
@@ -136,6 +137,7 @@ impl Step {
             accesses,
             concerns: Box::new(|_| true),
             body: Box::new(body),
+            value: usual_value,
         }
     }
 
@@ -170,6 +172,11 @@ impl Step {
         Step { concerns: Box::new(concerns), ..self }
     }
 
+    /// The step with another value than the one that belongs to its unit.
+    fn valued(self, value: fn(&Measured, Unit) -> f64) -> Step {
+        Step { value, ..self }
+    }
+
     /// Whether it has a meaning for this subject.
     pub fn concerns(&self, subject: &SubjectInfo) -> bool {
         (self.concerns)(subject)
@@ -185,7 +192,22 @@ impl Step {
     /// # Errors
     /// Those of the subject, and wrong data.
     pub fn run(&self, context: &mut StepContext<'_>) -> Result<Measured> {
-        (self.body)(context)
+        let measured = (self.body)(context)?;
+        let value = (self.value)(&measured, self.measure.unit);
+        if value.is_finite() {
+            return Ok(Measured { value, ..measured });
+        }
+        Err(Failure::failed("nothing was measured"))
+    }
+}
+
+/// The value of a sample in a unit. It is not a number if nothing was measured.
+fn usual_value(measured: &Measured, unit: Unit) -> f64 {
+    match unit {
+        Unit::BytesPerSecond => measured.bytes as f64 / measured.seconds,
+        Unit::PerSecond => measured.operations as f64 / measured.seconds,
+        Unit::Seconds => measured.seconds,
+        Unit::Microseconds => measured.latency.as_ref().map_or(f64::NAN, |latency| latency.p50_us),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::worker::{Check, Job, Transfer, Until};
 
 use super::copy::make_trees;
 use super::copying::Expected;
-use super::generator::{aside, shown, timed, valued};
+use super::generator::{aside, shown, timed};
 use super::tree::DEADLINE_FACTOR;
 use super::tree::look::{archive, check_contents};
 use super::{DIRECTORY, Step, Workload, check_installed, keeps_a_disk_cache, measure, script};
@@ -102,8 +102,7 @@ impl Workload for Cache {
                 Reads::First | Reads::Remounted => Unit::BytesPerSecond,
             };
             let measure = measure("cache", id, title, unit, State::Cold);
-            let step =
-                Step::new(measure, DIRECTORY, move |context| read_large(context, reads, unit));
+            let step = Step::new(measure, DIRECTORY, move |context| read_large(context, reads));
             match reads {
                 // It is read twice.
                 Reads::First => step.over(2 * file_bytes),
@@ -166,7 +165,7 @@ fn stat_files(context: &mut StepContext<'_>) -> Result<Measured> {
     if text.trim().parse() != Ok(files) {
         return Err(Failure::wrong(format!("stat found {text:?} of {files} files")));
     }
-    Ok(Measured { value: measured.seconds, operations: files, verified: true, ..measured })
+    Ok(Measured { operations: files, verified: true, ..measured })
 }
 
 /// The digests of all files, one behind the other.
@@ -191,7 +190,7 @@ fn read_digests(context: &mut StepContext<'_>) -> Result<Measured> {
         return Err(Failure::wrong("a file has the digest of other contents"));
     }
     let operations = expected.len() as u64 / DIGITS;
-    Ok(Measured { value: measured.seconds, operations, verified: true, ..measured })
+    Ok(Measured { operations, verified: true, ..measured })
 }
 
 /// How the large file is read.
@@ -208,7 +207,7 @@ const SEQUENTIAL_BYTES: u32 = 128 << 10;
 /// Random reads at most.
 const RANDOM_READS: u64 = 20_000;
 
-fn read_large(context: &mut StepContext<'_>, reads: Reads, unit: Unit) -> Result<Measured> {
+fn read_large(context: &mut StepContext<'_>, reads: Reads) -> Result<Measured> {
     let size = context.size;
     let (target, bytes) = (shown(context, Path::new(LARGE))?, size.file_bytes);
     let until = Until::Within { operations: RANDOM_READS, seconds: size.random_seconds };
@@ -217,12 +216,12 @@ fn read_large(context: &mut StepContext<'_>, reads: Reads, unit: Unit) -> Result
         Reads::First | Reads::Remounted => Transfer::pass(target, bytes, SEQUENTIAL_BYTES),
     };
     let job = Job::Read { transfer, check: Check::Content { seed: LARGE_SEED } };
-    let measured = timed(context, &job)?.1;
+    let measured = timed(context, &job)?;
     if reads == Reads::First {
         // Data that the cache's disk was too slow for are fetched by the next reader.
         aside(context, &job)?;
     }
-    valued(measured, unit)
+    Ok(measured)
 }
 
 #[cfg(test)]

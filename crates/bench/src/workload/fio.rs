@@ -25,7 +25,7 @@ use crate::size::Size;
 use crate::step::StepContext;
 use crate::worker::{Check, Job, Order, Target, Transfer, Until};
 
-use super::generator::{aside, at_storage, shown, timed, valued};
+use super::generator::{aside, at_storage, shown, timed};
 use super::{Step, TRANSFER_FILES, Workload, measure};
 use program::{Direction, job, verified_writes};
 
@@ -163,18 +163,17 @@ impl Workload for Fio {
 fn read(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured> {
     let target = shown(context, Path::new(READ_FILE))?;
     let check = Check::Content { seed: SEED };
-    let measured = if let Target::Path(path) = &target {
+    if let Target::Path(path) = &target {
         let measured = job(context, path, shape, Direction::Read)?;
         let transfer = shape.transfer(context, target, Until::Operations(VERIFIED));
         // From all over the file, also after a sequential job.
         let transfer = Transfer { order: Order::Random { seed: context.seed }, ..transfer };
         aside(context, &Job::Read { transfer, check })?;
-        Measured { verified: true, ..measured }
+        Ok(Measured { verified: true, ..measured })
     } else {
         let transfer = shape.transfer(context, target, shape.until(context.size));
-        timed(context, &Job::Read { transfer, check })?.1
-    };
-    valued(measured, shape.unit)
+        timed(context, &Job::Read { transfer, check })
+    }
 }
 
 /// A job overwrites data of earlier jobs, so the content of the file is not known. Known is which
@@ -189,7 +188,7 @@ fn write(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured> {
         let seed = fresh_seed();
         let transfer = shape.transfer(context, target, shape.until(context.size));
         let job = Job::Write { transfer, seed, create: false };
-        (timed(context, &job)?.1, Some(seed))
+        (timed(context, &job)?, Some(seed))
     };
     context.settle(&mut measured)?;
     let blocks = shape.changed_blocks(context.size.fio.bytes, measured.operations);
@@ -199,7 +198,7 @@ fn write(context: &mut StepContext<'_>, shape: Shape) -> Result<Measured> {
         // The next step must not find writes in flight.
         context.settle(&mut Measured::default())?;
     }
-    valued(Measured { verified: true, ..measured }, shape.unit)
+    Ok(Measured { verified: true, ..measured })
 }
 
 /// The seed of content that was in no file before.
@@ -219,7 +218,7 @@ fn read_blocks(context: &mut StepContext<'_>, check: Check) -> Result<()> {
     };
     let bytes = context.size.fio.bytes;
     let transfer = Transfer { depth, ..Transfer::pass(target, bytes, record_bytes) };
-    aside(context, &Job::Read { transfer, check }).map(drop)
+    aside(context, &Job::Read { transfer, check })
 }
 
 #[cfg(test)]

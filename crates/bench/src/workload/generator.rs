@@ -6,11 +6,10 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::account;
 use crate::failure::{Failure, Result};
-use crate::measure::Unit;
 use crate::results::Measured;
 use crate::step::StepContext;
 use crate::subject::Access;
-use crate::worker::{self, Done, Job, Target};
+use crate::worker::{self, Job, Target};
 
 /// A path of the storage as the subject shows it.
 pub(super) fn shown(context: &StepContext<'_>, path: &Path) -> Result<Target> {
@@ -37,8 +36,8 @@ pub(super) fn at_storage(context: &mut StepContext<'_>, path: &Path) -> Result<T
     shown(context, path)
 }
 
-/// Does a job as what is measured; the value is the step's to fill in.
-pub(super) fn timed(context: &mut StepContext<'_>, job: &Job) -> Result<(Done, Measured)> {
+/// Does a job as what is measured.
+pub(super) fn timed(context: &mut StepContext<'_>, job: &Job) -> Result<Measured> {
     let (output, measured) = context.timed(worker::program(job)?)?;
     let done = worker::report(&output.stdout)?;
     let client = match context.access() {
@@ -46,36 +45,20 @@ pub(super) fn timed(context: &mut StepContext<'_>, job: &Job) -> Result<(Done, M
         Access::Sftp(_) | Access::Nfs { .. } => account::since(&done.before, &measured.client),
         _ => measured.client,
     };
-    let measured = Measured {
+    Ok(Measured {
         seconds: done.seconds,
         bytes: done.bytes,
         operations: done.operations,
         verified: done.verified,
-        latency: done.latency.clone(),
+        latency: done.latency,
         client,
         ..measured
-    };
-    Ok((done, measured))
+    })
 }
 
 /// Does a job that prepares or checks.
-pub(super) fn aside(context: &mut StepContext<'_>, job: &Job) -> Result<Done> {
-    worker::report(&context.aside(worker::program(job)?)?.stdout)
-}
-
-/// The same with the value that a unit asks for.
-pub(super) fn valued(measured: Measured, unit: Unit) -> Result<Measured> {
-    let per_second = |amount: u64| amount as f64 / measured.seconds;
-    let value = match unit {
-        Unit::BytesPerSecond => per_second(measured.bytes),
-        Unit::PerSecond => per_second(measured.operations),
-        Unit::Seconds => measured.seconds,
-        Unit::Microseconds => measured.latency.as_ref().map_or(f64::NAN, |latency| latency.p50_us),
-    };
-    if value.is_finite() {
-        return Ok(Measured { value, ..measured });
-    }
-    Err(Failure::failed("nothing was measured"))
+pub(super) fn aside(context: &mut StepContext<'_>, job: &Job) -> Result<()> {
+    worker::report(&context.aside(worker::program(job)?)?.stdout).map(drop)
 }
 
 /// What a step of a subject's session leaves for a later one of the same session. Each subject has

@@ -26,7 +26,7 @@ use crate::step::StepContext;
 use crate::worker::{Check, Job, Target, Transfer, Until, Walk};
 
 use super::copying::{fresh, removed, same};
-use super::generator::{Relay, aside, shown, timed, valued};
+use super::generator::{Relay, aside, shown, timed};
 use super::{DIRECTORY, Step, TRANSFER_FILES, Workload, measure};
 
 /// Content of the file that is read.
@@ -269,10 +269,10 @@ fn write_file(
     let transfer = in_sequence(shown(context, path)?, size.sequential_bytes);
     let seed = WRITE_SEEDS[number];
     let job = Job::Write { transfer, seed: data.seed(seed), create: number == 0 };
-    let (_, mut measured) = timed(context, &job)?;
+    let mut measured = timed(context, &job)?;
     context.settle(&mut measured)?;
     compare(context, path, &fs::read_to_string(data.digest_file(context.corpus, seed))?)?;
-    valued(Measured { verified: true, ..measured }, Unit::BytesPerSecond)
+    Ok(Measured { verified: true, ..measured })
 }
 
 fn compare(context: &StepContext<'_>, path: &Path, digest: &str) -> Result<()> {
@@ -286,7 +286,7 @@ fn read(context: &mut StepContext<'_>, _: &Written, data: Data) -> Result<Measur
     let target = shown(context, &data.read_file(size.sequential_bytes))?;
     let check = Check::Content { seed: data.seed(READ_SEED) };
     let job = Job::Read { transfer: in_sequence(target, size.sequential_bytes), check };
-    valued(timed(context, &job)?.1, Unit::BytesPerSecond)
+    timed(context, &job)
 }
 
 /// The transfer of the timed tests, and of those of the whole file.
@@ -304,7 +304,7 @@ fn read_at_random(context: &mut StepContext<'_>, data: Data, whole: bool) -> Res
     let target = shown(context, &data.read_file(context.size.iozone.random_bytes))?;
     let check = Check::Content { seed: data.seed(READ_SEED) };
     let job = Job::Read { transfer: at_random(context, target, whole), check };
-    valued(timed(context, &job)?.1, Unit::PerSecond)
+    timed(context, &job)
 }
 
 /// The test of the whole file is the last one; it has the file that the timed one has left.
@@ -339,7 +339,7 @@ fn file_to_overwrite(
     let path = fresh("iozone/new");
     let transfer = in_sequence(shown(context, &path)?, size.random_bytes);
     let job = Job::Write { transfer, seed: data.seed(WRITE_SEEDS[1]), create: true };
-    let made = aside(context, &job).and_then(|_| context.session.settle(context.executor));
+    let made = aside(context, &job).and_then(|()| context.session.settle(context.executor));
     match made {
         Ok(()) => Ok(path),
         Err(failure) => removed(context, &path, Err(failure)),
@@ -354,11 +354,11 @@ fn write_at_random(
 ) -> Result<Measured> {
     let transfer = at_random(context, shown(context, path)?, whole);
     let job = Job::Write { transfer, seed: data.seed(WRITE_SEEDS[2]), create: false };
-    let (done, mut measured) = timed(context, &job)?;
+    let mut measured = timed(context, &job)?;
     context.settle(&mut measured)?;
     let Job::Write { transfer, .. } = job else { unreachable!("it is a write") };
-    compare(context, path, &digest_after(data, &transfer, done.operations))?;
-    valued(Measured { verified: true, ..measured }, Unit::PerSecond)
+    compare(context, path, &digest_after(data, &transfer, measured.operations))?;
+    Ok(Measured { verified: true, ..measured })
 }
 
 /// The digest of the re-written file after some records of it were written as `transfer` says.

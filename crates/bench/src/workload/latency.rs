@@ -19,7 +19,7 @@ use crate::storage::Storage;
 use crate::worker::{Check, Entry, Job, Operation, Transfer, Until};
 
 use super::copying::fresh;
-use super::generator::{shown, timed, valued};
+use super::generator::{shown, timed};
 use super::{DIRECTORY, Step, TRANSFER_FILES, Workload, measure};
 use names::{Chain, DIRECTORY_NAME, FILE, Look, empty, fill, make, rename, time_limit};
 
@@ -101,9 +101,7 @@ impl Workload for Latency {
             let measure = measure("latency", id, title, Unit::Microseconds, cache);
             let accesses = if id == "read-4k" { TRANSFER_FILES } else { DIRECTORY };
             let chain = self.chain.clone();
-            Step::new(measure, accesses, move |context| {
-                valued(body(context, &chain)?, Unit::Microseconds)
-            })
+            Step::new(measure, accesses, move |context| body(context, &chain))
         };
         let (cold, hot, none) = (Cache::Cold, Cache::Hot, Cache::None);
         vec![
@@ -178,7 +176,7 @@ fn read(context: &mut StepContext<'_>) -> Result<Measured> {
     let target = shown(context, Path::new(LARGE))?;
     let transfer = Transfer::at_random(target, large_bytes(size), context.seed, until);
     let job = Job::Read { transfer, check: Check::Content { seed: SEED } };
-    Ok(timed(context, &job)?.1)
+    timed(context, &job)
 }
 
 /// Time to full speed, also over a long link.

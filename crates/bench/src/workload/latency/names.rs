@@ -12,7 +12,7 @@ use crate::failure::Result;
 use crate::results::Measured;
 use crate::size::Size;
 use crate::step::StepContext;
-use crate::worker::{self, Done, Entry, Job, NameJob, Operation, Order};
+use crate::worker::{self, Entry, Job, NameJob, Operation, Order};
 
 use crate::workload::copying::{fresh, removed, same};
 use crate::workload::generator::{Relay, timed};
@@ -81,7 +81,7 @@ impl Look<'_> {
             seconds,
             ..once(directory, operation, prefix, names)
         };
-        Ok(timed(context, &Job::Names(job))?.1)
+        timed(context, &Job::Names(job))
     }
 }
 
@@ -163,9 +163,9 @@ fn change(
             seconds,
             ..once(directory, operation, made.prefix, made.names)
         };
-        let (Done { operations, .. }, mut measured) = timed(context, &Job::Names(job))?;
+        let mut measured = timed(context, &Job::Names(job))?;
         context.settle(&mut measured)?;
-        let made = after(made, u32::try_from(operations).unwrap_or(u32::MAX));
+        let made = after(made, u32::try_from(measured.operations).unwrap_or(u32::MAX));
         compare(context, &made)?;
         Ok((Measured { verified: true, ..measured }, made))
     };
