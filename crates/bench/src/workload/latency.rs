@@ -16,12 +16,12 @@ use crate::results::Measured;
 use crate::size::Size;
 use crate::step::StepContext;
 use crate::storage::Storage;
-use crate::worker::{Check, Entry, Job, Operation, Transfer, Until};
+use crate::worker::{Check, Entry, Job, NameJob, Operation, Transfer, Until};
 
 use super::copying::fresh;
 use super::generator::{shown, timed};
 use super::{DIRECTORY, Step, TRANSFER_FILES, Workload, measure};
-use names::{Chain, DIRECTORY_NAME, FILE, Look, empty, fill, make, rename, time_limit};
+use names::{Chain, DIRECTORY_NAME, FILE, empty, fill, look, make, rename, time_limit};
 
 /// Content of the file that is read.
 const SEED: u64 = 0x40;
@@ -85,7 +85,7 @@ impl Workload for Latency {
         make(&corpus.join(MANY), Entry::EmptyFile, FILE, size.latency_operations)?;
         make(&corpus.join(LISTED), Entry::Directory, DIRECTORY_NAME, listed_directories(size))?;
         for number in 0..listed_directories(size) {
-            let name = crate::worker::NameJob::name(DIRECTORY_NAME, number);
+            let name = NameJob::name(DIRECTORY_NAME, number);
             make(&corpus.join(LISTED).join(name), Entry::EmptyFile, FILE, LISTED_NAMES)?;
         }
         corpus::file(corpus, LARGE, large_bytes(size), SEED).map(drop)
@@ -106,17 +106,16 @@ impl Workload for Latency {
         let (cold, hot, none) = (Cache::Cold, Cache::Hot, Cache::None);
         vec![
             step("stat-unknown", "stat of a name not asked for before", cold, |context, _| {
-                look(context, Operation::Stat(Entry::EmptyFile)).run(context)
+                unknown(context, Operation::Stat(Entry::EmptyFile), FILE)
             }),
             step("stat-known", "stat of a name asked for before", hot, |context, _| {
-                known(context, Operation::Stat(Entry::EmptyFile)).run(context)
+                known(context, Operation::Stat(Entry::EmptyFile))
             }),
             step("stat-absent", "stat of a name that is not there", cold, |context, _| {
-                let look = look(context, Operation::StatAbsent);
-                Look { prefix: "absent-", ..look }.run(context)
+                unknown(context, Operation::StatAbsent, "absent-")
             }),
             step("open", "open and close of a known file", hot, |context, _| {
-                known(context, Operation::OpenClose).run(context)
+                known(context, Operation::OpenClose)
             }),
             step("read-4k", "read of 4 KiB at a random place of a file", cold, |context, _| {
                 read(context)
@@ -149,24 +148,24 @@ impl Workload for Latency {
     }
 }
 
-/// An operation with each of many names that exist.
-fn look(context: &StepContext<'_>, operation: Operation) -> Look<'static> {
-    let all = context.size.latency_operations;
-    Look { directory: MANY, operation, prefix: FILE, names: all, operations: all, warm: false }
+/// An operation with each of many names that were not looked up before.
+fn unknown(context: &mut StepContext<'_>, operation: Operation, prefix: &str) -> Result<Measured> {
+    let job = look(context, MANY, operation, prefix, context.size.latency_operations)?;
+    timed(context, &Job::Names(job))
 }
 
 /// An operation with names that were looked up before.
-fn known(context: &StepContext<'_>, operation: Operation) -> Look<'static> {
-    let look = look(context, operation);
-    Look { names: KNOWN_NAMES.min(look.names), warm: true, ..look }
+fn known(context: &mut StepContext<'_>, operation: Operation) -> Result<Measured> {
+    let operations = context.size.latency_operations;
+    let job = look(context, MANY, operation, FILE, KNOWN_NAMES.min(operations))?;
+    timed(context, &Job::Names(NameJob { operations, warm: true, ..job }))
 }
 
 fn list(context: &mut StepContext<'_>) -> Result<Measured> {
     let operation = Operation::List { prefix: FILE.to_owned(), names: LISTED_NAMES };
     let names = listed_directories(context.size);
-    let look = look(context, operation);
-    let listed = Look { directory: LISTED, prefix: DIRECTORY_NAME, names, ..look };
-    Look { operations: names, ..listed }.run(context)
+    let job = look(context, LISTED, operation, DIRECTORY_NAME, names)?;
+    timed(context, &Job::Names(job))
 }
 
 fn read(context: &mut StepContext<'_>) -> Result<Measured> {

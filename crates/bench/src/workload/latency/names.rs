@@ -57,32 +57,19 @@ pub(super) fn making(entry: Entry) -> Operation {
     }
 }
 
-/// An operation with existing names, in a random order.
-pub(super) struct Look<'a> {
-    /// The directory.
-    pub(super) directory: &'a str,
-    pub(super) operation: Operation,
-    pub(super) prefix: &'a str,
-    pub(super) names: u32,
-    pub(super) operations: u32,
-    pub(super) warm: bool,
-}
-
-impl Look<'_> {
-    pub(super) fn run(self, context: &mut StepContext<'_>) -> Result<Measured> {
-        let Look { operation, prefix, names, operations, warm, .. } = self;
-        let directory = context.directory()?.join(self.directory);
-        let order = Order::Random { seed: context.seed };
-        let seconds = Some(time_limit(context.size));
-        let job = NameJob {
-            operations,
-            order,
-            warm,
-            seconds,
-            ..once(directory, operation, prefix, names)
-        };
-        timed(context, &Job::Names(job))
-    }
+/// An operation with existing names of a directory, in a random order.
+pub(super) fn look(
+    context: &StepContext<'_>,
+    directory: &str,
+    operation: Operation,
+    prefix: &str,
+    names: u32,
+) -> Result<NameJob> {
+    Ok(NameJob {
+        order: Order::Random { seed: context.seed },
+        seconds: Some(time_limit(context.size)),
+        ..once(context.directory()?.join(directory), operation, prefix, names)
+    })
 }
 
 /// A directory that a step has made, and what is in it.
