@@ -32,7 +32,7 @@ use crate::link::{self, LinkSpec};
 use crate::quoting::shown;
 use crate::results::{LeftOut, LinkReport, Usage, Wire};
 use crate::step::ServerMeter;
-use crate::storage::{self, Directory, Storage};
+use crate::storage::{Directory, Storage};
 
 pub(crate) use handshake::Handshake;
 pub(crate) use tuned::Tuned;
@@ -46,27 +46,33 @@ const SECOND: &str = "bench-server-2";
 /// Where a run's directory on a host is made, unless the user names another one.
 const HOST_DIRECTORY: &str = "/tmp";
 
-/// Longest time to remove the run's directory on a host.
-const REMOVAL_LIMIT: Duration = Duration::from_secs(120);
-
 /// A server and the directory on it in which the run may write. Dropping it ends it.
 pub struct Server {
-    machine: Machine,
+    /// `None` for a host.
+    private: Option<Private>,
     destination: String,
     options: Vec<OsString>,
     storage: Directory,
-    link: Option<LinkOptions>,
     link_report: LinkReport,
-    /// The second server, or why there is none, once a subject needs it.
-    tuned: OnceLock<Result<Tuned, LeftOut>>,
-    /// Lines of `sshd_config` of a private server.
-    settings: Vec<String>,
 }
 
 /// Fields are dropped in their order: the links before the server to which they lead.
-enum Machine {
-    Private { links: [Option<Link>; 2], direct: Option<DirectLink>, sshd: Box<Sshd> },
-    Host { executor: Executor },
+struct Private {
+    links: [Option<Link>; 2],
+    direct: Option<DirectLink>,
+    sshd: Sshd,
+    /// The second server, or why there is none, once a subject needs it.
+    tuned: OnceLock<Result<Tuned, String>>,
+    link: Option<LinkOptions>,
+    /// Lines of `sshd_config`.
+    settings: Vec<String>,
+}
+
+impl Private {
+    /// The server with other TCP settings, if a subject has needed it.
+    fn started_tuned(&self) -> Option<&Tuned> {
+        self.tuned.get()?.as_ref().ok()
+    }
 }
 
 /// The link for connections that do not go through ssh, to one port of the server.
@@ -111,15 +117,13 @@ impl Server {
         let ports = links.each_ref().map(|it| it.as_ref().map_or(sshd.port(), Link::port));
         let config = scratch.join("ssh_config");
         write_config(&config, &sshd.config_path(), ports)?;
+        let (options, tuned) = (link.options(), OnceLock::new());
         Ok(Server {
-            machine: Machine::Private { links, direct, sshd: Box::new(sshd) },
+            private: Some(Private { links, direct, sshd, tuned, link: options, settings }),
             destination: ALIAS.to_owned(),
             options: options_with(Some(&config)),
             storage: Directory::new("server", root),
-            link: link.options(),
             link_report: link.report(figures),
-            tuned: OnceLock::new(),
-            settings,
         })
     }
 
@@ -148,18 +152,13 @@ impl Server {
         }
         let mut options = options_with(ssh_config);
         options.extend(port.into_iter().flat_map(|it| ["-o".into(), format!("Port={it}").into()]));
-        let words = ssh_words(&options, destination);
+        let words = [&["ssh".into()], &options[..], &[destination.into()]].concat();
         let parent = directory.unwrap_or(HOST_DIRECTORY);
-        let root = storage::make_remote_root(&words, parent, executor)?;
-        let storage = Directory::remote("server", root, words).with_executor(executor);
         let mut server = Server {
-            machine: Machine::Host { executor: executor.for_cleanup() },
+            private: None,
             destination: destination.to_owned(),
             options,
-            storage,
-            link: None,
-            tuned: OnceLock::new(),
-            settings: Vec::new(),
+            storage: Directory::make_remote("server", words, parent, executor)?,
             link_report: LinkReport { name: format!("host {destination}"), ..Default::default() },
         };
         let figures = link::through_ssh(|| server.ssh(None))?;
@@ -197,33 +196,21 @@ impl Server {
     /// # Errors
     /// Why there is none here.
     pub(crate) fn tuned(&self, subject: &str) -> Result<&Tuned, LeftOut> {
-        let left_out =
-            |why: &str, remedy| Err(LeftOut::new("", why.to_owned()).with_remedy(remedy));
-        let start = || {
-            if !self.is_private() {
-                let why = "the TCP settings of a host are not changed";
-                return left_out(why, "set them on both machines and measure sshfs:opt1");
-            }
-            if !rustix::process::geteuid().is_root() {
-                let why = "TCP settings of its own need a network namespace, and that needs root";
-                return left_out(why, "run the bench as root");
-            }
-            Tuned::start(self.link, self.settings.clone()).or_else(|error| {
-                let why = format!("no network namespace with other TCP settings: {error}");
-                left_out(
-                    &why,
-                    "it needs unshare, nsenter, ip (util-linux, iproute2); in a \
-                                container, the capability CAP_SYS_ADMIN",
-                )
-            })
+        let left_out = |why: &str, remedy: &str| LeftOut::new(subject, why).with_remedy(remedy);
+        let Some(Private { tuned, link, settings, .. }) = &self.private else {
+            let why = "the TCP settings of a host are not changed";
+            return Err(left_out(why, "set them on both machines and measure sshfs:opt1"));
         };
-        let named = |left_out: &LeftOut| LeftOut { name: subject.to_owned(), ..left_out.clone() };
-        self.tuned.get_or_init(start).as_ref().map_err(named)
-    }
-
-    /// The server with other TCP settings, if a subject has needed it.
-    fn started_tuned(&self) -> Option<&Tuned> {
-        self.tuned.get()?.as_ref().ok()
+        if !rustix::process::geteuid().is_root() {
+            let why = "TCP settings of its own need a network namespace, and that needs root";
+            return Err(left_out(why, "run the bench as root"));
+        }
+        let start = || Tuned::start(*link, settings.clone()).map_err(|error| error.to_string());
+        tuned.get_or_init(start).as_ref().map_err(|error| {
+            let remedy = "it needs unshare, nsenter, ip (util-linux, iproute2); in a container, \
+                          the capability CAP_SYS_ADMIN";
+            left_out(&format!("no network namespace with other TCP settings: {error}"), remedy)
+        })
     }
 
     /// The directory on it.
@@ -240,23 +227,21 @@ impl Server {
 
     /// The simulated link, for another program beside the server.
     pub(crate) fn link_options(&self) -> Option<LinkOptions> {
-        self.link
+        self.private.as_ref()?.link
     }
 
     /// Mount options for direct connections over a link that is as fast as the first.
     pub(crate) fn direct_options(&self) -> Vec<String> {
-        match &self.machine {
-            Machine::Private { direct: Some(DirectLink { link, port }), .. } => vec![
-                format!("direct_ports={port}"),
-                format!("direct_address=127.0.0.1:{}", link.port()),
-            ],
-            Machine::Private { .. } | Machine::Host { .. } => Vec::new(),
-        }
+        let direct = self.private.as_ref().and_then(|private| private.direct.as_ref());
+        let options = direct.map(|DirectLink { link, port }| {
+            [format!("direct_ports={port}"), format!("direct_address=127.0.0.1:{}", link.port())]
+        });
+        options.into_iter().flatten().collect()
     }
 
     /// Whether it is a private one, on this machine.
     pub fn is_private(&self) -> bool {
-        matches!(self.machine, Machine::Private { .. })
+        self.private.is_some()
     }
 
     /// What ssh would do, as `ssh -G` prints it.
@@ -281,13 +266,9 @@ impl Server {
 /// Bytes through all links together; nothing is known of a host.
 impl ServerMeter for Server {
     fn pids(&self) -> Vec<u32> {
-        match &self.machine {
-            Machine::Private { sshd, .. } => {
-                let tuned = self.started_tuned().and_then(Tuned::pid);
-                sshd.pid().into_iter().chain(tuned).collect()
-            }
-            Machine::Host { .. } => Vec::new(),
-        }
+        let Some(private) = &self.private else { return Vec::new() };
+        let tuned = private.started_tuned().and_then(Tuned::pid);
+        private.sshd.pid().into_iter().chain(tuned).collect()
     }
 
     fn usage(&self) -> Option<Usage> {
@@ -296,21 +277,14 @@ impl ServerMeter for Server {
     }
 
     fn wire(&self) -> Option<Wire> {
-        match &self.machine {
-            Machine::Private { links, direct, .. } => {
-                let links = links.iter().flatten().chain(direct.iter().map(|it| &it.link));
-                let tuned = self.started_tuned().and_then(Tuned::wire);
-                wire_of(links).into_iter().chain(tuned).reduce(Wire::plus)
-            }
-            Machine::Host { .. } => None,
-        }
+        let Private { links, direct, .. } = self.private.as_ref()?;
+        let links = links.iter().flatten().chain(direct.iter().map(|it| &it.link));
+        let tuned = self.private.as_ref()?.started_tuned().and_then(Tuned::wire);
+        wire_of(links).into_iter().chain(tuned).reduce(Wire::plus)
     }
 
     fn second_link(&self) -> Option<&Link> {
-        match &self.machine {
-            Machine::Private { links: [_, second], .. } => second.as_ref(),
-            Machine::Host { .. } => None,
-        }
+        self.private.as_ref()?.links[1].as_ref()
     }
 }
 
@@ -325,11 +299,9 @@ pub(crate) fn wire_of<'a>(links: impl Iterator<Item = &'a Link>) -> Option<Wire>
 
 impl Drop for Server {
     fn drop(&mut self) {
-        if let Machine::Host { executor } = &self.machine {
-            let words = ssh_words(&self.options, &self.destination);
-            let root = self.storage.root();
-            // A failure cannot be reported here; the directory's name says what made it.
-            let _ = storage::remove_remote_root(&words, root, REMOVAL_LIMIT, executor);
+        // That of a private one goes with the scratch directory.
+        if !self.is_private() {
+            self.storage.remove_root();
         }
     }
 }
@@ -370,13 +342,6 @@ fn with_cipher(options: &[OsString], cipher: Option<&str>) -> Vec<OsString> {
         options.extend(["-o".into(), format!("Ciphers={cipher}").into()]);
     }
     options
-}
-
-fn ssh_words(options: &[OsString], destination: &str) -> Vec<OsString> {
-    let mut words = vec![OsString::from("ssh")];
-    words.extend_from_slice(options);
-    words.push(destination.into());
-    words
 }
 
 /// A configuration that differs from the server's own in the ports, of which ssh takes the first

@@ -8,17 +8,21 @@ pub(crate) mod script;
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use crate::corpus;
-use crate::executor::{Executor, Program, Ran};
+use crate::executor::{Executor, Program, Ran, last_words};
 use crate::failure::{Failure, Result};
 use crate::quoting::shown;
 
 /// Longest time for one errand, a big file through a slow link.
 pub const SCRIPT_LIMIT: Duration = Duration::from_secs(1800);
+
+/// Longest time to remove what a run has written.
+const REMOVAL_LIMIT: Duration = Duration::from_secs(120);
 
 /// A directory in which a run may write.
 pub trait Storage: Send + Sync {
@@ -81,13 +85,26 @@ impl Directory {
         Directory { name, root, reach: Reach::Here, executor: Executor::new() }
     }
 
-    /// A directory that `ssh`, its options and the host lead to.
-    pub(crate) fn remote(
-        name: impl Into<String>,
-        root: impl Into<PathBuf>,
+    /// A new directory below `parent` on the machine that `ssh`, its options and the host lead to.
+    pub(crate) fn make_remote(
+        name: &str,
         ssh: Vec<OsString>,
-    ) -> Directory {
-        Directory { reach: Reach::Ssh(ssh), ..Directory::new(name, root) }
+        parent: &str,
+        executor: &Executor,
+    ) -> Result<Directory> {
+        let command = script::command(Some(&ssh), script::MAKE_ROOT, &[OsStr::new(parent)]);
+        let said = executor.succeed(command, SCRIPT_LIMIT)?.output.stdout;
+        // What a login prints comes before it.
+        let line = said.trim_ascii_end().rsplit(|&byte| byte == b'\n').next().unwrap_or_default();
+        let root = PathBuf::from(OsString::from_vec(line.to_vec()));
+        if root.is_absolute() && root.file_name().is_some() {
+            let directory = Directory { reach: Reach::Ssh(ssh), ..Directory::new(name, root) };
+            return Ok(directory.with_executor(executor));
+        }
+        let words = last_words(&said);
+        Err(Failure::failed(format!(
+            "no directory of its own below {parent}; the server said: {words}"
+        )))
     }
 
     /// The same, with errands that end when this executor is interrupted. Without it, nothing
@@ -100,6 +117,13 @@ impl Directory {
     /// [`Storage::local`] is `None`.
     pub fn mounted(self) -> Directory {
         Directory { reach: Reach::Mounted, ..self }
+    }
+
+    /// Removes the directory itself, also after an interrupt. A failure cannot be reported where
+    /// that is done; the directory's name says what made it.
+    pub(crate) fn remove_root(&self) {
+        let command = script::command(self.ssh(), script::REMOVE, &[self.root.as_os_str()]);
+        let _ = self.executor.for_cleanup().run(command, REMOVAL_LIMIT);
     }
 
     /// Runs a script where the directory is; it gets `path` as `$1`.
@@ -211,39 +235,6 @@ impl Storage for Directory {
 
 fn cannot_read(path: &Path, error: &std::io::Error) -> Failure {
     Failure::failed(format!("cannot read {}: {error}", shown(path)))
-}
-
-/// Makes a directory of its own below `parent` on the machine that `ssh` leads to; returns its
-/// path.
-pub(crate) fn make_remote_root(
-    ssh: &[OsString],
-    parent: &str,
-    executor: &Executor,
-) -> Result<PathBuf> {
-    use std::os::unix::ffi::OsStringExt;
-    let command = script::command(Some(ssh), script::MAKE_ROOT, &[OsStr::new(parent)]);
-    let said = executor.succeed(command, SCRIPT_LIMIT)?.output.stdout;
-    // What a login prints comes before it.
-    let line = said.trim_ascii_end().rsplit(|&byte| byte == b'\n').next().unwrap_or_default();
-    let root = PathBuf::from(OsString::from_vec(line.to_vec()));
-    if root.is_absolute() && root.file_name().is_some() {
-        return Ok(root);
-    }
-    let words = crate::executor::last_words(&said);
-    Err(Failure::failed(format!(
-        "no directory of its own below {parent}; the server said: {words}"
-    )))
-}
-
-/// Removes what [`make_remote_root`] has made.
-pub(crate) fn remove_remote_root(
-    ssh: &[OsString],
-    root: &Path,
-    limit: Duration,
-    executor: &Executor,
-) -> Result<()> {
-    let command = script::command(Some(ssh), script::REMOVE, &[root.as_os_str()]);
-    executor.succeed(command, limit).map(drop)
 }
 
 #[cfg(test)]

@@ -5,7 +5,12 @@ use std::time::SystemTime;
 
 /// A directory reached as by ssh, with `sh -c` in its place.
 fn as_if_remote(root: &Path) -> Directory {
-    Directory::remote("remote", root, vec!["sh".into(), "-c".into()])
+    by_ssh(root, &["sh", "-c"])
+}
+
+fn by_ssh(root: &Path, words: &[&str]) -> Directory {
+    let reach = Reach::Ssh(words.iter().map(OsString::from).collect());
+    Directory { reach, ..Directory::new("remote", root) }
 }
 
 fn each(root: &Path) -> [Directory; 3] {
@@ -112,21 +117,26 @@ fn a_failed_errand_tells_why() {
         let failure = storage.make_dir(Path::new("file/below")).unwrap_err();
         assert!(failure.to_string().contains("mkdir"), "{failure}");
     }
-    let nowhere = Directory::remote("r", dir.path(), vec!["no-such-ssh".into()]);
+    let nowhere = by_ssh(dir.path(), &["no-such-ssh"]);
     assert!(nowhere.free_bytes().unwrap_err().to_string().contains("cannot run no-such-ssh"));
 }
 
 #[test]
 fn a_root_is_made_and_removed_at_the_other_end() {
     let dir = tempfile::tempdir().unwrap();
-    let ssh: [OsString; 2] = ["sh".into(), "-c".into()];
     let executor = Executor::new();
+    let make = |parent: &str| {
+        Directory::make_remote("remote", vec!["sh".into(), "-c".into()], parent, &executor)
+    };
     let parent = dir.path().to_str().unwrap();
-    let one = make_remote_root(&ssh, parent, &executor).unwrap();
-    let other = make_remote_root(&ssh, parent, &executor).unwrap();
-    assert!(one != other && one.is_dir() && one.starts_with(dir.path()));
-    remove_remote_root(&ssh, &one, SCRIPT_LIMIT, &executor).unwrap();
-    assert!(!one.exists() && other.exists());
-    let failure = make_remote_root(&ssh, "/no/such/place", &executor).unwrap_err();
+    let [one, other] = [(); 2].map(|()| make(parent).unwrap());
+    let root = one.root();
+    assert!(root != other.root() && root.is_dir() && root.starts_with(dir.path()));
+    executor.interrupt();
+    one.remove_root();
+    assert!(!root.exists() && other.root().exists());
+    let executor = Executor::new();
+    let ssh = vec!["sh".into(), "-c".into()];
+    let failure = Directory::make_remote("r", ssh, "/no/such/place", &executor).unwrap_err();
     assert!(failure.to_string().contains("/no/such/place"), "{failure}");
 }

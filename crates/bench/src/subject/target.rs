@@ -27,9 +27,6 @@ use crate::mount_table::{holding, is_remote};
 /// Longest time for one look at a mount that works.
 const LOOK_LIMIT: Duration = Duration::from_secs(10);
 
-/// Longest time to remove what the run has written.
-const REMOVE_LIMIT: Duration = Duration::from_secs(120);
-
 /// Longest time to write and drop all caches.
 const DROP_LIMIT: Duration = Duration::from_secs(120);
 
@@ -50,7 +47,6 @@ pub struct Target {
     mount: Mount,
     storage: Directory,
     server: Option<Arc<Server>>,
-    executor: Executor,
 }
 
 /// Checks that a directory can be measured, and makes the run's directory in it. With a private
@@ -80,8 +76,7 @@ pub fn target(
         left_out(format!("cannot be written to: {error}"), "the user who runs this has to own it")
     })?;
     let storage = Directory::new(name, root).with_executor(executor).mounted();
-    let (name, asked, executor) = (name.to_owned(), path.to_owned(), executor.clone());
-    Ok(Target { name, asked, mount, storage, server, executor })
+    Ok(Target { name: name.to_owned(), asked: path.to_owned(), mount, storage, server })
 }
 
 /// The mount that is meant: one at this very point, or one of a network file system above it.
@@ -134,9 +129,7 @@ impl Subject for Target {
 
 impl Drop for Target {
     fn drop(&mut self) {
-        let mut remove = Command::new("rm");
-        remove.args(["-rf", "--"]).arg(self.storage.root());
-        let _ = self.executor.for_cleanup().run(remove, REMOVE_LIMIT);
+        self.storage.remove_root();
     }
 }
 
