@@ -9,15 +9,13 @@
 //! 4. A group is signalled only while its first process has not been reaped, so that its number
 //!    cannot belong to another process.
 //!
-//! Output is kept in unnamed files. One `poll` watches the end of a program and the bell of the
-//! interrupt.
+//! Output is kept in unnamed files. One `poll` watches the end of a program and the interrupt.
 
 mod child;
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,7 +27,7 @@ use crate::failure::{Failure, Result};
 use crate::results::Usage;
 
 pub use child::Background;
-use child::{Child, end_of};
+use child::{Child, end_of, wait_readable};
 
 /// Longest time from SIGKILL to the end of a program.
 const DEATH: Duration = Duration::from_secs(2);
@@ -84,16 +82,9 @@ impl Program {
 /// deadline, ended when the user ends the run. Clones share the interrupt.
 #[derive(Clone, Debug)]
 pub struct Executor {
-    interrupt: Arc<Interrupt>,
+    /// Readable once the user has ended the run.
+    interrupt: Arc<OwnedFd>,
     left_behind: Arc<LeftBehind>,
-}
-
-/// Whether the user has ended the run.
-#[derive(Debug)]
-struct Interrupt {
-    raised: AtomicBool,
-    /// Readable once it is raised.
-    bell: OwnedFd,
 }
 
 /// Programs that did not die.
@@ -131,24 +122,20 @@ impl Executor {
     /// # Panics
     /// When this process cannot have another descriptor.
     pub fn new() -> Executor {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
-        let bell = bell.expect("a descriptor for the interrupt");
-        Executor {
-            interrupt: Arc::new(Interrupt { raised: AtomicBool::new(false), bell }),
-            left_behind: Arc::default(),
-        }
+        let interrupt = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let interrupt = Arc::new(interrupt.expect("a descriptor for the interrupt"));
+        Executor { interrupt, left_behind: Arc::default() }
     }
 
     /// Ends all calls of [`Executor::run`] with [`Failure::Interrupted`], and refuses later ones.
     /// Callable from any thread.
     pub fn interrupt(&self) {
-        self.interrupt.raised.store(true, Ordering::SeqCst);
-        let _ = rustix::io::write(&self.interrupt.bell, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&*self.interrupt, &1u64.to_ne_bytes());
     }
 
     /// Whether [`Executor::interrupt`] was called.
     pub fn is_interrupted(&self) -> bool {
-        self.interrupt.raised.load(Ordering::SeqCst)
+        wait_readable(&[&*self.interrupt], Duration::ZERO)
     }
 
     /// An executor without the interrupt of this one: to unmount and clean up after it.
@@ -200,7 +187,7 @@ impl Executor {
                 }
             }
             let timeout = limit.min(next_look).saturating_sub(started.elapsed());
-            if child.wait(Some(&self.interrupt.bell), timeout) {
+            if child.wait(Some(&*self.interrupt), timeout) {
                 break None;
             }
             if self.is_interrupted() {
