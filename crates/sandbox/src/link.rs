@@ -22,7 +22,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Sender, SyncSender};
+use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 
 pub use cost::echo;
-use forwarder::{Command, Forwarder};
+use forwarder::{Forwarder, Order};
 
 /// How the link is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,20 +42,14 @@ pub struct LinkOptions {
     pub rate_bytes_per_s: Option<u64>,
 }
 
-/// Bytes that have left the link at its other end.
-#[derive(Debug, Default)]
-struct Counters {
-    to_target: AtomicU64,
-    from_target: AtomicU64,
-}
-
 /// A link. Dropping it closes its connections.
 #[derive(Debug)]
 pub struct Link {
     port: u16,
-    counters: Arc<Counters>,
-    commands: Sender<(Command, SyncSender<io::Result<()>>)>,
-    /// Wakes the thread to look at its commands.
+    /// Bytes that have left the link at the target, and at clients.
+    counters: [Arc<AtomicU64>; 2],
+    orders: Sender<Order>,
+    /// Wakes the thread to look at its orders.
     bell: Arc<OwnedFd>,
     thread: Option<JoinHandle<()>>,
 }
@@ -79,21 +73,14 @@ impl Link {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let port = listener.local_addr()?.port();
         let bell = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let counters = Arc::new(Counters::default());
-        let (commands, received) = mpsc::channel();
+        let counters: [Arc<AtomicU64>; 2] = Default::default();
+        let (orders, received) = mpsc::channel();
         let delay = (options.rtt / 2).saturating_sub(cost);
-        let forwarder = Forwarder::new(
-            listener,
-            target,
-            options,
-            delay,
-            counters.clone(),
-            bell.clone(),
-            received,
-        )?;
+        let forwarder =
+            Forwarder::new(listener, target, options, delay, &counters, bell.clone(), received)?;
         let thread =
             thread::Builder::new().name("link".to_owned()).spawn(move || forwarder.run())?;
-        Ok(Link { port, counters, commands, bell, thread: Some(thread) })
+        Ok(Link { port, counters, orders, bell, thread: Some(thread) })
     }
 
     /// The port on 127.0.0.1 to connect to.
@@ -106,65 +93,70 @@ impl Link {
     /// # Panics
     /// This and the following ones: when the link's thread has ended, which it does not do.
     pub fn cut(&self) {
-        self.tell(Command::Cut);
+        self.tell(Forwarder::cut);
     }
 
     /// Nothing moves from now on; connections stand, and new ones are taken but not answered.
     pub fn stall(&self) {
-        self.tell(Command::Stall);
+        self.tell(|forwarder| forwarder.stalled = true);
     }
 
     /// Ends [`Link::stall`]: what was under way arrives.
     pub fn resume(&self) {
-        self.tell(Command::Resume);
+        self.tell(|forwarder| forwarder.stalled = false);
     }
 
     /// Refuses new connections. Those that stand go on.
     pub fn refuse(&self) {
-        self.tell(Command::Refuse);
+        self.tell(Forwarder::refuse).expect("the link's port");
     }
 
     /// Ends [`Link::refuse`].
     pub fn accept(&self) {
-        self.tell(Command::Accept);
+        self.tell(Forwarder::listen).expect("the link's port");
     }
 
     /// Leads new connections elsewhere; those that stand stay where they are. So a link can be
     /// measured against an echo before it is used.
     pub fn set_target(&self, target: SocketAddr) {
-        self.tell(Command::Target(target));
+        self.tell(move |forwarder| forwarder.target = target);
     }
 
     /// Takes connections from reserved ports only, and connects to the target from such a port, as
     /// [`crate::connect_reserved`] does.
     pub fn reserve(&self) {
-        self.tell(Command::Reserve);
+        self.tell(|forwarder| forwarder.is_reserved = true);
     }
 
     /// Bytes that were handed to the target so far.
     pub fn bytes_to_target(&self) -> u64 {
-        self.counters.to_target.load(Ordering::Relaxed)
+        self.counters[0].load(Ordering::Relaxed)
     }
 
     /// Bytes of the target that were handed to clients so far.
     pub fn bytes_from_target(&self) -> u64 {
-        self.counters.from_target.load(Ordering::Relaxed)
+        self.counters[1].load(Ordering::Relaxed)
     }
 
-    /// Returns when the command was carried out.
-    fn tell(&self, command: Command) {
+    /// Has the thread do this, and waits for it.
+    fn tell<T: Send + 'static>(
+        &self,
+        order: impl FnOnce(&mut Forwarder) -> T + Send + 'static,
+    ) -> T {
         let (done, wait) = mpsc::sync_channel(1);
-        self.commands.send((command, done)).expect("the link's thread");
+        self.send(move |forwarder| drop(done.send(order(forwarder))));
+        wait.recv().expect("the link's thread")
+    }
+
+    fn send(&self, order: impl FnOnce(&mut Forwarder) + Send + 'static) {
+        let _ = self.orders.send(Box::new(order));
         let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
-        wait.recv().expect("the link's thread").expect("the link's port");
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        let (done, _) = mpsc::sync_channel(1);
-        let _ = self.commands.send((Command::End, done));
-        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        self.send(|forwarder| forwarder.is_over = true);
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

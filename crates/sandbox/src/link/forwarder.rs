@@ -5,15 +5,15 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender};
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::{self, AddressFamily, SocketType, bind, listen, shutdown, socket, sockopt};
 
+use super::LinkOptions;
 use super::flow::{Flow, Lane, Offer};
-use super::{Counters, LinkOptions};
 use crate::reserved::{connect_reserved, is_reserved};
 
 /// How long before a byte is due the thread stops sleeping and spins: more than a timer is late
@@ -26,18 +26,8 @@ const SPIN_BELOW: Duration = Duration::from_millis(2);
 /// Connections that wait to be taken, as many as `TcpListener` has.
 const BACKLOG: i32 = 128;
 
-/// What a link can be told.
-#[derive(Debug)]
-pub(super) enum Command {
-    Cut,
-    Stall,
-    Resume,
-    Refuse,
-    Accept,
-    Target(SocketAddr),
-    Reserve,
-    End,
-}
+/// What the thread is told to do.
+pub(super) type Order = Box<dyn FnOnce(&mut Forwarder) + Send>;
 
 /// All that the thread has.
 pub(super) struct Forwarder {
@@ -46,16 +36,17 @@ pub(super) struct Forwarder {
     /// Holds the port meanwhile: bound, and not listening.
     reserved: Option<OwnedFd>,
     address: SocketAddr,
-    target: SocketAddr,
+    pub(super) target: SocketAddr,
     /// Ports at both ends are reserved ones.
-    is_reserved: bool,
+    pub(super) is_reserved: bool,
     connections: Vec<Connection>,
     to_target: Direction,
     from_target: Direction,
-    stalled: bool,
+    pub(super) stalled: bool,
+    pub(super) is_over: bool,
     spins: bool,
     bell: Arc<OwnedFd>,
-    commands: Receiver<(Command, SyncSender<io::Result<()>>)>,
+    orders: Receiver<Order>,
 }
 
 /// One way of the wire.
@@ -63,7 +54,7 @@ struct Direction {
     lane: Lane,
     /// Its index in [`Connection::flows`], and that of its source in [`Connection::ends`].
     index: usize,
-    counters: Arc<Counters>,
+    counter: Arc<AtomicU64>,
     /// What a read goes into, since how much there is to read is not known before.
     buffer: Vec<u8>,
 }
@@ -81,16 +72,16 @@ impl Forwarder {
         target: SocketAddr,
         options: LinkOptions,
         delay: Duration,
-        counters: Arc<Counters>,
+        counters: &[Arc<AtomicU64>; 2],
         bell: Arc<OwnedFd>,
-        commands: Receiver<(Command, SyncSender<io::Result<()>>)>,
+        orders: Receiver<Order>,
     ) -> io::Result<Forwarder> {
         listener.set_nonblocking(true)?;
         let now = Instant::now();
-        let direction = |index| {
+        let direction = |index: usize| {
             let lane = Lane::new(delay, options.rate_bytes_per_s, now);
             let buffer = vec![0; lane.chunk_bytes()];
-            Direction { lane, index, counters: counters.clone(), buffer }
+            Direction { lane, index, counter: counters[index].clone(), buffer }
         };
         Ok(Forwarder {
             address: listener.local_addr()?,
@@ -102,9 +93,10 @@ impl Forwarder {
             to_target: direction(0),
             from_target: direction(1),
             stalled: false,
+            is_over: false,
             spins: !delay.is_zero() && delay < SPIN_BELOW,
             bell,
-            commands,
+            orders,
         })
     }
 
@@ -114,7 +106,12 @@ impl Forwarder {
         loop {
             self.wait();
             let mut bell = [0; 8];
-            if rustix::io::read(&*self.bell, &mut bell).is_ok() && !self.obey() {
+            if rustix::io::read(&*self.bell, &mut bell).is_ok() {
+                while let Ok(order) = self.orders.try_recv() {
+                    order(&mut self);
+                }
+            }
+            if self.is_over {
                 return;
             }
             if self.stalled {
@@ -158,28 +155,12 @@ impl Forwarder {
         if self.stalled { None } else { flows.filter_map(Flow::due).min() }
     }
 
-    /// Carries out what was told; `false` at the end.
-    fn obey(&mut self) -> bool {
-        while let Ok((command, done)) = self.commands.try_recv() {
-            let mut result = Ok(());
-            match command {
-                Command::Cut => self.connections.drain(..).for_each(Connection::reset),
-                Command::Stall => self.stalled = true,
-                Command::Resume => self.stalled = false,
-                Command::Refuse => result = self.refuse(),
-                Command::Accept => result = self.listen(),
-                Command::Target(target) => self.target = target,
-                Command::Reserve => self.is_reserved = true,
-                Command::End => return false,
-            }
-            // No caller waits when the link is dropped.
-            let _ = done.send(result);
-        }
-        true
+    pub(super) fn cut(&mut self) {
+        self.connections.drain(..).for_each(Connection::reset);
     }
 
     /// Gives up listening, and keeps the port from other processes.
-    fn refuse(&mut self) -> io::Result<()> {
+    pub(super) fn refuse(&mut self) -> io::Result<()> {
         if let Some(listener) = self.listener.take() {
             // Closing is not enough: a process that is being started has it open for a moment.
             shutdown(&listener, net::Shutdown::Read)?;
@@ -194,7 +175,7 @@ impl Forwarder {
     }
 
     /// Listens again.
-    fn listen(&mut self) -> io::Result<()> {
+    pub(super) fn listen(&mut self) -> io::Result<()> {
         if let Some(reserved) = self.reserved.take() {
             listen(&reserved, BACKLOG)?;
             let listener = TcpListener::from(reserved);
@@ -241,8 +222,7 @@ impl Connection {
     /// Moves in one direction what can be moved now. An error means that the connection is broken.
     fn forward(&mut self, direction: &mut Direction) -> io::Result<()> {
         let index = direction.index;
-        let counter = direction.counter();
-        deliver(&mut self.flows[index], &self.ends[1 - index], counter)?;
+        deliver(&mut self.flows[index], &self.ends[1 - index], &direction.counter)?;
         let (flow, mut source) = (&mut self.flows[index], &self.ends[index]);
         while flow.wants(&direction.lane) {
             match source.read(&mut direction.buffer) {
@@ -255,22 +235,13 @@ impl Connection {
                 Err(error) => return Err(error),
             }
         }
-        deliver(flow, &self.ends[1 - index], direction.counter())
+        deliver(flow, &self.ends[1 - index], &direction.counter)
     }
 
     /// Ends both connections as a link that is gone does in the end: with a reset.
     fn reset(self) {
         for end in &self.ends {
             let _ = sockopt::set_socket_linger(end, Some(Duration::ZERO));
-        }
-    }
-}
-
-impl Direction {
-    fn counter(&self) -> &AtomicU64 {
-        match self.index {
-            0 => &self.counters.to_target,
-            _ => &self.counters.from_target,
         }
     }
 }
