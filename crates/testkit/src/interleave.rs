@@ -87,7 +87,6 @@ struct Client<T> {
 }
 
 enum State<T> {
-    Ready(Pin<Box<dyn Future<Output = T> + Send>>),
     Running(JoinHandle<T>),
     Over(Option<T>),
 }
@@ -160,8 +159,8 @@ impl<T: Send + 'static> Interleave<T> {
         Interleave { seed, dice: Dice::new(seed), clients: Vec::new(), arrivals: Arc::default() }
     }
 
-    /// Adds a client that runs `work`, and reaches the server only through these links. The links
-    /// must not be used before [`Interleave::run`].
+    /// Adds a client that runs `work` and reaches the server only through these links, which must
+    /// not be used before. Its first call waits for [`Interleave::run`]. Needs a tokio runtime.
     pub fn client<R: Remote + ?Sized>(
         &mut self,
         name: &str,
@@ -174,7 +173,7 @@ impl<T: Send + 'static> Interleave<T> {
             (end_session, stepper)
         });
         let links = links.collect();
-        let (name, work) = (name.to_owned(), State::Ready(Box::pin(work)));
+        let (name, work) = (name.to_owned(), State::Running(tokio::spawn(work)));
         self.clients.push(Client { name, links, work, disruption: None, steps: 0 });
         self
     }
@@ -213,9 +212,6 @@ impl<T: Send + 'static> Interleave<T> {
         // one client at a certain point and another one far beyond it.
         let goes_on_of_64 = self.dice.pick(&[0, 32, 58, 63]);
         let mut current = self.dice.index(self.clients.len());
-        for client in &mut self.clients {
-            client.start();
-        }
         loop {
             tokio::time::sleep(SETTLING).await;
             for client in &mut self.clients {
@@ -251,7 +247,7 @@ impl<T: Send + 'static> Interleave<T> {
         }
         let over = self.clients.into_iter().map(|client| match client.work {
             State::Over(value) => value,
-            _ => None,
+            State::Running(_) => None,
         });
         over.collect()
     }
@@ -292,13 +288,6 @@ fn ended<T>(joined: Result<T, tokio::task::JoinError>) -> T {
 }
 
 impl<T: Send + 'static> Client<T> {
-    fn start(&mut self) {
-        self.work = match std::mem::replace(&mut self.work, State::Over(None)) {
-            State::Ready(work) => State::Running(tokio::spawn(work)),
-            other => other,
-        };
-    }
-
     fn is_over(&self) -> bool {
         matches!(self.work, State::Over(_))
     }

@@ -1,8 +1,6 @@
 //! A gate at which a call waits until the test releases it.
 
-use std::sync::Arc;
-
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 
 /// Progress of the call at a gate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,15 +25,13 @@ pub struct Gate {
 pub(super) struct Barrier {
     phase: watch::Sender<Phase>,
     release: watch::Receiver<bool>,
-    /// Notified when the call arrives.
-    arrivals: Option<Arc<Notify>>,
 }
 
-/// A gate; `arrivals` is notified when the call arrives.
-pub(super) fn gate(arrivals: Option<Arc<Notify>>) -> (Gate, Barrier) {
+/// Both sides of a gate.
+pub(super) fn gate() -> (Gate, Barrier) {
     let (phase, seen_phase) = watch::channel(Phase::Expected);
     let (release, seen_release) = watch::channel(false);
-    (Gate { phase: seen_phase, release }, Barrier { phase, release: seen_release, arrivals })
+    (Gate { phase: seen_phase, release }, Barrier { phase, release: seen_release })
 }
 
 impl Gate {
@@ -58,16 +54,6 @@ impl Gate {
         *self.phase.borrow() == Phase::Arrived
     }
 
-    /// Whether the call is at the gate and was not released.
-    pub(super) fn is_waiting(&self) -> bool {
-        self.has_arrived() && self.phase.has_changed().is_ok() && !*self.release.borrow()
-    }
-
-    /// Whether the call is over, or will never arrive.
-    pub(super) fn is_over(&self) -> bool {
-        self.phase.has_changed().is_err() || *self.phase.borrow() == Phase::Over
-    }
-
     /// Releases the call.
     pub fn release(&self) {
         self.release.send_replace(true);
@@ -85,9 +71,6 @@ impl Barrier {
     /// Waits at the gate until the test releases the call.
     pub(super) async fn pass(&self) {
         self.phase.send_replace(Phase::Arrived);
-        if let Some(arrivals) = &self.arrivals {
-            arrivals.notify_one();
-        }
         let mut release = self.release.clone();
         // An error means that the test has dropped the gate.
         let _ = release.wait_for(|released| *released).await;

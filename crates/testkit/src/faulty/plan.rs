@@ -3,6 +3,7 @@
 use base::Errno;
 
 use super::gate::{Barrier, Gate, gate};
+use super::stepper::Stepper;
 use crate::call::Call;
 
 /// The calls that an instruction applies to.
@@ -65,6 +66,8 @@ pub(super) struct Plan(Vec<Instruction>);
 pub(super) struct Orders {
     pub(super) before: Order,
     pub(super) after: Order,
+    /// Stops the call, which has this number, before and after it reaches the inner remote.
+    pub(super) stepper: Option<(u64, Call, Stepper)>,
 }
 
 /// The instructions for one moment of a call: first wait, then fail.
@@ -80,7 +83,7 @@ impl Plan {
     }
 
     pub(super) fn hold(&mut self, which: Which, nth: u64, moment: Moment) -> Gate {
-        let (gate, barrier) = gate(None);
+        let (gate, barrier) = gate();
         self.add(which, nth, 1, moment, Action::Hold(Some(barrier)));
         gate
     }

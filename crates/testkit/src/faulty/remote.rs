@@ -68,6 +68,14 @@ impl<T, U: FnMut(T)> Drop for Undelivered<T, U> {
     }
 }
 
+impl Orders {
+    async fn stop(&self) {
+        if let Some((number, call, stepper)) = &self.stepper {
+            stepper.stop(*number, *call).await;
+        }
+    }
+}
+
 impl Order {
     async fn carry_out(&self) -> Result<()> {
         for barrier in &self.barriers {
@@ -95,9 +103,8 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
         let (orders, turn) = {
             let mut state = self.state.lock();
             let mut orders = state.plan.orders(call);
-            if let Some(stepper) = &state.stepper {
-                stepper.stop(call, &mut orders);
-            }
+            let stepper = state.stepper.clone();
+            orders.stepper = stepper.map(|stepper| (stepper.number(), call, stepper));
             let stale = handles.iter().find_map(|handle| state.stale.get(handle).copied());
             if at_start.down {
                 return Err(Errno::EHOSTDOWN);
@@ -105,7 +112,8 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
             if let Some(errno) = stale {
                 return Err(errno);
             }
-            let turn = state.queue_up(handles, !orders.before.barriers.is_empty());
+            let will_wait = orders.stepper.is_some() || !orders.before.barriers.is_empty();
+            let turn = state.queue_up(handles, will_wait);
             (orders, turn)
         };
         tokio::select! {
@@ -194,6 +202,7 @@ async fn follow<T>(
 ) -> Result<T> {
     let Turn { behind, _place: mut place } = turn;
     all_gone(behind).await;
+    orders.stop().await;
     orders.before.carry_out().await?;
     let mut operation = pin!(operation);
     let result = std::future::poll_fn(|context| {
@@ -208,6 +217,7 @@ async fn follow<T>(
         Err(errno) => (None, Some(errno)),
     };
     let answer = Undelivered { value, undo };
+    orders.stop().await;
     let ordered = orders.after.carry_out().await;
     if let Some(errno) = own_errno {
         return Err(errno);

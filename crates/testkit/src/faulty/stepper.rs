@@ -1,13 +1,12 @@
 //! Stops at which every call waits until the test releases it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use base::Mutex;
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
-use super::gate::{Gate, gate};
-use super::plan::Orders;
 use crate::call::Call;
 
 /// The test's side of all calls of a remote. Its clones share one state.
@@ -24,7 +23,18 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Line {
     is_open: bool,
-    calls: Vec<(Call, Gate)>,
+    /// Number of calls so far.
+    calls: u64,
+    /// The stopped calls by their numbers, each with what releases it.
+    stopped: BTreeMap<u64, (Call, oneshot::Sender<()>)>,
+}
+
+impl Line {
+    /// The stopped calls that were not dropped.
+    fn waiting(&mut self) -> &mut BTreeMap<u64, (Call, oneshot::Sender<()>)> {
+        self.stopped.retain(|_, (_, release)| !release.is_closed());
+        &mut self.stopped
+    }
 }
 
 impl Stepper {
@@ -32,40 +42,48 @@ impl Stepper {
         Stepper(Arc::new(Inner { line: Mutex::default(), arrivals }))
     }
 
-    /// Gives a new call its two stops.
-    pub(super) fn stop(&self, call: Call, orders: &mut Orders) {
+    /// The number of a new call.
+    pub(super) fn number(&self) -> u64 {
         let mut line = self.0.line.lock();
-        if line.is_open || !call.is_round_trip() {
-            return;
-        }
-        line.calls.retain(|(_, gate)| !gate.is_over());
-        for order in [&mut orders.before, &mut orders.after] {
-            let (gate, barrier) = gate(Some(self.0.arrivals.clone()));
-            order.barriers.push(barrier);
-            line.calls.push((call, gate));
-        }
+        line.calls += 1;
+        line.calls
     }
 
-    /// Number of calls at a stop.
+    /// Stops a call until it is released.
+    pub(super) async fn stop(&self, number: u64, call: Call) {
+        let (release, released) = oneshot::channel();
+        {
+            let mut line = self.0.line.lock();
+            if line.is_open {
+                return;
+            }
+            line.stopped.insert(number, (call, release));
+        }
+        self.0.arrivals.notify_one();
+        // An error means that all calls are released.
+        let _ = released.await;
+    }
+
+    /// Number of stopped calls.
     pub(crate) fn waiting(&self) -> usize {
-        self.0.line.lock().calls.iter().filter(|(_, gate)| gate.is_waiting()).count()
+        self.0.line.lock().waiting().len()
     }
 
     /// Releases one of the stopped calls: the one with this index, in the order in which the calls
     /// were made. `None` if there are fewer.
-    pub(crate) fn release(&self, number: usize) -> Option<Call> {
-        let line = self.0.line.lock();
-        let mut waiting = line.calls.iter().filter(|(_, gate)| gate.is_waiting());
-        let (call, gate) = waiting.nth(number)?;
-        gate.release();
-        Some(*call)
+    pub(crate) fn release(&self, index: usize) -> Option<Call> {
+        let mut line = self.0.line.lock();
+        let waiting = line.waiting();
+        let number = *waiting.keys().nth(index)?;
+        let (call, release) = waiting.remove(&number)?;
+        let _ = release.send(());
+        Some(call)
     }
 
     /// Releases all calls, stopped and future ones.
     pub(crate) fn open(&self) {
         let mut line = self.0.line.lock();
         line.is_open = true;
-        // Dropping a gate releases its call.
-        line.calls.clear();
+        line.stopped.clear();
     }
 }
