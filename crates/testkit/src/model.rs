@@ -28,7 +28,7 @@ use base::{FileKind, OpenFlags, RenameMode, Result};
 
 pub use check::{Divergence, check};
 pub use dir::DirSubject;
-pub use generate::{Lists, Runs, ops, ops_by_one_name, run, run_by_chance, story};
+pub use generate::{Lists, Runs, run, story};
 pub use killed::{Aftermath, Loss, check_until_killed};
 pub use op::Op;
 pub(crate) use op::pattern;

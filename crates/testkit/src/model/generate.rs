@@ -132,7 +132,7 @@ fn op() -> impl Strategy<Value = Op> {
 }
 
 /// Lists of 1 to `most` operations.
-pub fn ops(most: usize) -> impl Strategy<Value = Vec<Op>> {
+fn ops(most: usize) -> impl Strategy<Value = Vec<Op>> {
     vec(op(), 1..=most)
 }
 
@@ -140,7 +140,7 @@ pub fn ops(most: usize) -> impl Strategy<Value = Vec<Op>> {
 /// when the file has a second name: files are closed before the former, and there are no hard
 /// links. Nor are there times in the future: a file that seems newer than its removal may not be
 /// removed.
-pub fn ops_by_one_name(most: usize) -> impl Strategy<Value = Vec<Op>> {
+fn ops_by_one_name(most: usize) -> impl Strategy<Value = Vec<Op>> {
     ops(most).prop_map(|ops| {
         let closing = |op: Op| {
             let takes = matches!(op, Op::Unlink { .. } | Op::Rename { .. });
@@ -156,7 +156,8 @@ pub fn ops_by_one_name(most: usize) -> impl Strategy<Value = Vec<Op>> {
     })
 }
 
-/// A sequence of lists of operations, the same for the same seed.
+/// A sequence of lists of operations, the same for the same seed: for subjects with random faults,
+/// on which a failed list need not fail again, and so is not shrunk.
 pub struct Lists {
     runner: TestRunner,
     most: usize,
@@ -164,7 +165,7 @@ pub struct Lists {
 }
 
 impl Lists {
-    /// Generates lists like [`ops`].
+    /// Lists of 1 to `most` operations.
     pub fn any(seed: u64, most: usize) -> Lists {
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
@@ -173,7 +174,8 @@ impl Lists {
         Lists { runner, most, by_one_name: false }
     }
 
-    /// Generates lists like [`ops_by_one_name`].
+    /// Such lists for a subject that may lose an open file when its name is moved or removed, or
+    /// when the file has a second name.
     pub fn by_one_name(seed: u64, most: usize) -> Lists {
         Lists { by_one_name: true, ..Lists::any(seed, most) }
     }
@@ -210,7 +212,9 @@ pub struct Runs {
 /// On the first list on which a subject differs from the reference (or panics), after shrinking,
 /// with the text of a regression test.
 pub fn run<S: Subject>(runs: Runs, make: impl Fn() -> S) {
-    let result = TestRunner::new(config(runs)).run(&ops(runs.most_ops), |ops| {
+    // A failure is kept as a test with its text, not as a seed in a file.
+    let config = Config { cases: runs.lists, failure_persistence: None, ..Config::default() };
+    let result = TestRunner::new(config).run(&ops(runs.most_ops), |ops| {
         check(&ops, &mut make()).map_err(|why| TestCaseError::fail(why.to_string()))
     });
     match result {
@@ -223,37 +227,6 @@ pub fn run<S: Subject>(runs: Runs, make: impl Fn() -> S) {
     }
 }
 
-/// Runs such lists like [`run`], on a subject with random faults: a failed list need not fail
-/// again, so it is not shrunk.
-///
-/// # Panics
-///
-/// On the first list on which a subject differs from the reference (or panics), with the operations
-/// before that.
-pub fn run_by_chance<S: Subject>(
-    runs: Runs,
-    ops: &impl Strategy<Value = Vec<Op>>,
-    make: impl Fn() -> S,
-) {
-    let config = Config { max_shrink_iters: 0, ..config(runs) };
-    let result = TestRunner::new(config).run(ops, |ops| {
-        let mut subject = make();
-        check(&ops, &mut subject).map_err(|why| {
-            let why = format!("{why}\n{}", story(&ops, &why));
-            // Printed, since the subject may not be removable after the failure, and that would be
-            // the only message.
-            eprintln!("{why}");
-            TestCaseError::fail(why)
-        })
-    });
-    match result {
-        Ok(()) => {}
-        // The message would contain all operations, most of which are unrelated.
-        Err(TestError::Fail(why, _)) => panic!("{why}"),
-        Err(TestError::Abort(why)) => panic!("the run was aborted: {why}"),
-    }
-}
-
 /// Number of operations shown of a list that failed by a random fault.
 const STORY_OPS: usize = 60;
 
@@ -263,11 +236,6 @@ pub fn story(ops: &[Op], why: &Divergence) -> String {
     let first = end.saturating_sub(STORY_OPS);
     let lines = ops[first..end].iter().zip(first..).map(|(op, index)| format!("{index} {op:?}\n"));
     lines.collect()
-}
-
-fn config(runs: Runs) -> Config {
-    // A failure is kept as a test with its text, not as a seed in a file.
-    Config { cases: runs.lists, failure_persistence: None, ..Config::default() }
 }
 
 /// Removes every operation that the failure does not need, and returns the remaining difference;

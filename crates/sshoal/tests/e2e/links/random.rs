@@ -1,18 +1,18 @@
 //! Random operations over links that break at random moments agree with the reference model,
 //! errno included: nothing that was acknowledged is lost, and nobody learns of it.
 //!
-//! `SSHOAL_TEST_LISTS` sets how many lists of operations are tried, for a part of it;
-//! `SSHOAL_TEST_SEED` the outages, and `PROPTEST_RNG_SEED` the lists. With both a run does the same
-//! again, as far as the machine is as fast.
+//! `SSHOAL_TEST_LISTS` sets how many lists of operations are tried, for a part of it, and
+//! `SSHOAL_TEST_SEED` the lists and the outages. With a seed a run does the same again, as far as
+//! the machine is as fast.
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use sandbox::fleet::Plan;
 use testkit::dice::Dice;
-use testkit::model::{DirSubject, Runs, ops_by_one_name, run_by_chance};
+use testkit::model::{DirSubject, Lists, check, story};
 
 use super::{SOON, children, open_below};
 use crate::hosts::Hosts;
@@ -21,8 +21,10 @@ use crate::process::eventually;
 use crate::status::status;
 use crate::world::is_big_run;
 
-/// Two hundred rounds of up to two thousand, so a thousand on average, each over several outages.
-const RUNS: Runs = Runs { lists: 200, most_ops: 2_000 };
+/// Two hundred lists of up to two thousand operations, so a thousand on average, each over several
+/// outages.
+const LISTS: u32 = 200;
+const MOST_OPS: usize = 2_000;
 
 /// Most bytes that cross the links between two outages: some hundred operations. So an outage
 /// comes at any moment of an operation, but not again and again before a login is through, however
@@ -41,12 +43,12 @@ const TOLD_EVERY: u32 = 20;
 /// Servers, each behind a link of its own.
 const HOSTS: [&str; 2] = ["alpha", "beta"];
 
-/// Dice for the outages. The seed is printed, so that a failing run can be repeated.
-fn dice() -> Dice {
+/// The seed of a run. It is printed, so that a failing run can be repeated.
+fn seed() -> u64 {
     let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap().subsec_nanos().into();
     let seed = std::env::var("SSHOAL_TEST_SEED").map_or_else(|_| now(), |it| it.parse().unwrap());
-    eprintln!("seed of the outages: {seed}");
-    Dice::new(seed)
+    eprintln!("seed of the lists and the outages: {seed}");
+    seed
 }
 
 /// What is mounted.
@@ -112,8 +114,7 @@ impl Net {
     }
 
     /// Breaks one of the links, or all, until told to stop; how often.
-    fn break_again_and_again(&self, done: &AtomicBool) -> u32 {
-        let mut dice = dice();
+    fn break_again_and_again(&self, mut dice: Dice, done: &AtomicBool) -> u32 {
         let mut count = 0;
         while !done.load(Ordering::Relaxed) {
             self.wait_moved(dice.below(MOST_BYTES), done);
@@ -197,8 +198,8 @@ fn agrees(sources: Sources, options: &[&str]) {
         eprintln!("left out without SSHOAL_TEST_BIG=1");
         return;
     }
-    let lists = std::env::var("SSHOAL_TEST_LISTS").map_or(RUNS.lists, |it| it.parse().unwrap());
-    let runs = Runs { lists, ..RUNS };
+    let lists = std::env::var("SSHOAL_TEST_LISTS").map_or(LISTS, |it| it.parse().unwrap());
+    let seed = seed();
     let net = Net::new(sources);
     let mount = net.mount(options);
     let done = AtomicBool::new(false);
@@ -210,21 +211,21 @@ fn agrees(sources: Sources, options: &[&str]) {
         }
     }
     std::thread::scope(|scope| {
-        let breaking = scope.spawn(|| net.break_again_and_again(&done));
+        let breaking = scope.spawn(|| net.break_again_and_again(Dice::new(seed), &done));
         let ends = Done(&done);
         // Not promised (A7, L4): files without a name, and with two.
-        let ops = ops_by_one_name(runs.most_ops);
-        let begun = AtomicU32::new(0);
-        run_by_chance(runs, &ops, || {
-            let list = begun.fetch_add(1, Ordering::Relaxed);
+        let mut generated = Lists::by_one_name(seed, MOST_OPS);
+        for list in 0..lists {
             if list > 0 && list.is_multiple_of(TOLD_EVERY) {
-                eprintln!("{list} of {} lists agree", runs.lists);
+                eprintln!("{list} of {lists} lists agree");
             }
-            DirSubject::below(mount.place(), false)
-        });
+            let ops = generated.next();
+            check(&ops, &mut DirSubject::below(mount.place(), false))
+                .unwrap_or_else(|why| panic!("{why}\n{}", story(&ops, &why)));
+        }
         drop(ends);
         let count = breaking.join().unwrap();
-        eprintln!("{} lists of operations over {count} outages", runs.lists);
+        eprintln!("{lists} lists of operations over {count} outages");
         assert!(count > 0, "no outage");
     });
     net.assert_nothing_leaked(&mount, sources.most_sessions(options));
