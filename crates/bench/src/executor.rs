@@ -21,13 +21,14 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
+use sandbox::wait_readable;
 
 use crate::account;
 use crate::failure::{Failure, Result};
 use crate::results::Usage;
 
 pub use child::Background;
-use child::{Child, end_of, wait_readable};
+use child::{Child, end_of};
 
 /// Longest time from SIGKILL to the end of a program.
 const DEATH: Duration = Duration::from_secs(2);

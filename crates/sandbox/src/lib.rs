@@ -21,9 +21,13 @@ pub mod sshd;
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use tempfile::TempDir;
 
 pub use reserved::connect_reserved;
@@ -74,6 +78,20 @@ pub fn random_word() -> io::Result<String> {
     let mut bytes = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().fold(String::new(), |word, byte| word + &format!("{byte:02x}")))
+}
+
+/// Whether one of the descriptors becomes readable within `limit`; a process by its pidfd when it
+/// has ended.
+pub fn wait_readable(fds: &[impl AsFd], limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+        match poll(&mut fds, Timespec::try_from(left).ok().as_ref()) {
+            Err(Errno::INTR) => (),
+            ready => return ready.is_ok_and(|ready| ready > 0),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,16 +2,15 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{self, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use sandbox::wait_readable;
 
 use super::{DEATH, LeftBehind, Program, find_program, last_words};
 use crate::account;
@@ -89,24 +88,6 @@ impl Child {
         self.status = Some(status);
         let after = account::cpu_seconds_of_children().unwrap_or_default();
         Ok((status, account::since(&before, &after)))
-    }
-}
-
-/// Whether one of the descriptors becomes readable within `limit`.
-pub(super) fn wait_readable(fds: &[impl AsFd], limit: Duration) -> bool {
-    let deadline = Instant::now() + limit;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let left = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(left.subsec_nanos()),
-        };
-        let mut fds: Vec<_> = fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
-        match poll(&mut fds, Some(&left)) {
-            Ok(ready) => return ready > 0,
-            Err(Errno::INTR) => (),
-            Err(_) => return false,
-        }
     }
 }
 

@@ -18,7 +18,7 @@ fn lifeline(command: Command) -> (Program, std::io::PipeReader) {
 }
 
 fn assert_all_dead(mut lifeline: std::io::PipeReader) {
-    assert!(child::wait_readable(&[&lifeline], Duration::from_secs(5)), "somebody lives");
+    assert!(wait_readable(&[&lifeline], Duration::from_secs(5)), "somebody lives");
     lifeline.read_to_end(&mut Vec::new()).unwrap();
 }
 

@@ -141,10 +141,9 @@ impl Forwarder {
                 }
             }
         }
-        let timeout = self.next_due().map(|due| {
+        let timeout = self.next_due().and_then(|due| {
             let left = due.saturating_duration_since(Instant::now());
-            let left = if self.spins { left.saturating_sub(SPIN) } else { left };
-            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+            Timespec::try_from(if self.spins { left.saturating_sub(SPIN) } else { left }).ok()
         });
         // Interrupted is as good as woken.
         let _ = poll(&mut fds, timeout.as_ref());

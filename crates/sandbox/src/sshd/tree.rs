@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use procfs::process::{Stat, all_processes};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// How long a process may take to be dead after SIGKILL.
-const DEATH_SECONDS: i64 = 5;
+const DEATH: Duration = Duration::from_secs(5);
 
 /// A process that was alive when it was looked at.
 #[derive(Debug)]
@@ -41,20 +41,8 @@ impl Process {
     }
 
     fn wait_dead(&self) {
-        let timeout = Timespec { tv_sec: DEATH_SECONDS, tv_nsec: 0 };
-        let mut poll_fds = [PollFd::new(&self.handle, PollFlags::IN)];
-        let ready = loop {
-            match poll(&mut poll_fds, Some(&timeout)) {
-                Err(rustix::io::Errno::INTR) => (),
-                ready => break ready,
-            }
-        };
-        assert!(
-            ready.is_ok_and(|ready| ready == 1),
-            "process {} ({}) stays after SIGKILL",
-            self.pid,
-            self.name
-        );
+        let dead = crate::wait_readable(&[&self.handle], DEATH);
+        assert!(dead, "process {} ({}) stays after SIGKILL", self.pid, self.name);
     }
 }
 
