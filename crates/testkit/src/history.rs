@@ -12,7 +12,7 @@ use base::{Mutex, Timestamp};
 
 use crate::mem::Options;
 use crate::tree::{Follow, Ino};
-use crate::{Clock, ManualClock, MemRemote, path};
+use crate::{Clock, MemRemote, path};
 
 /// The inode of each name, with the moment of each change.
 type Names = BTreeMap<&'static str, Vec<(u64, Option<Ino>)>>;
@@ -34,8 +34,7 @@ struct Past {
 /// A server and its past. See the [module](self).
 pub struct History {
     server: Arc<MemRemote>,
-    /// Advanced by each record.
-    clock: Option<ManualClock>,
+    clock: Clock,
     past: Mutex<Past>,
 }
 
@@ -46,20 +45,10 @@ fn from<T>(states: &[(u64, T)], since: u64) -> impl Iterator<Item = &T> {
 }
 
 impl History {
-    /// An empty server with the machine's clock; the files with these names are recorded.
-    pub fn new(names: &[&'static str]) -> Arc<History> {
-        History::with(names, None)
-    }
-
-    /// Like [`History::new`], with a clock that starts at this time and advances by a second with
-    /// each moment: any two states of a file differ in mtime.
-    pub fn with_seconds_from(names: &[&'static str], first: i64) -> Arc<History> {
-        History::with(names, Some(ManualClock::at(first)))
-    }
-
-    fn with(names: &[&'static str], clock: Option<ManualClock>) -> Arc<History> {
-        let of_server = clock.clone().map_or(Clock::System, Clock::from);
-        let options = Options { clock: of_server, ..Options::default() };
+    /// An empty server with this clock; the files with these names are recorded. A manual clock
+    /// advances by a second with each moment: any two states of a file differ in mtime.
+    pub fn new(names: &[&'static str], clock: Clock) -> Arc<History> {
+        let options = Options { clock: clock.clone(), ..Options::default() };
         let names = names.iter().map(|name| (*name, Vec::new())).collect();
         let past = Mutex::new(Past { names, ..Past::default() });
         let server = Arc::new(MemRemote::with(options));
@@ -94,7 +83,8 @@ impl History {
             }
             for (ino, (changed_at, states)) in contents {
                 let mtime = tree.attr(*ino).mtime;
-                if changed_at.replace(mtime) == Some(mtime) && self.clock.is_some() {
+                let is_unchanged = changed_at.replace(mtime) == Some(mtime);
+                if is_unchanged && matches!(self.clock, Clock::Manual(_)) {
                     continue;
                 }
                 let content = tree.read(*ino, 0, u64::MAX).unwrap_or_default();
@@ -103,7 +93,7 @@ impl History {
                 }
             }
         });
-        if let Some(clock) = &self.clock {
+        if let Clock::Manual(clock) = &self.clock {
             clock.advance(1);
         }
     }

@@ -13,7 +13,7 @@ use cache::{Cached, CachedConfig, Store, StoreConfig};
 use testkit::dice::Dice;
 use testkit::history::{History, Version, shown};
 use testkit::interleave::{Interleave, seeds};
-use testkit::{FaultyRemote, path};
+use testkit::{FaultyRemote, ManualClock, path};
 
 use super::stage::{LONG_AGO, Stage};
 
@@ -183,7 +183,7 @@ async fn assert_kept_whole(history: &Arc<History>, store: Store, config: &Cached
 /// Returns how many opens were answered from the store, and how many contents were left in it.
 async fn play(seed: u64) -> (u64, usize) {
     let stage = Stage::new();
-    let history = History::with_seconds_from(&NAMES, LONG_AGO);
+    let history = History::new(&NAMES, ManualClock::at(LONG_AGO).into());
     history.server().put_dir("d");
     history.server().put_file("a", history.version(20_000));
     history.record();

@@ -21,7 +21,7 @@ use replicas::{Gateway, Mode, Replicas};
 use testkit::dice::Dice;
 use testkit::history::{History, shown};
 use testkit::interleave::{Interleave, seeds};
-use testkit::{FaultyRemote, Lagging, MemRemote, path};
+use testkit::{Clock, FaultyRemote, Lagging, MemRemote, path};
 use tokio::time::Instant;
 
 use super::stage::{Started, poll_once};
@@ -370,7 +370,7 @@ impl OutageInjector {
 
 /// Returns how often a gateway was disconnected.
 async fn play(seed: u64) -> usize {
-    let history = History::new(&[THEIRS]);
+    let history = History::new(&[THEIRS], Clock::System);
     let server = history.server().clone();
     server.put_file(THEIRS, history.version(3));
     server.put_dir("0");
