@@ -124,32 +124,17 @@ impl Trial {
         is_killed: &dyn Fn() -> bool,
     ) -> std::result::Result<Step, Divergence> {
         self.operations += 1;
-        let Trial { reference, journal, rules, .. } = self;
         let got = op.apply(subject);
         if is_of_killed(&got) && is_killed() {
             return Ok(Step::Killed(Some(op.clone())));
         }
-        let effect = reference.effect(op);
-        let before = effect.as_ref().map(|effect| match journal.has(effect.ino) {
-            true => Vec::new(),
-            false => reference.content(effect.ino),
+        let mut in_part = false;
+        let expected = self.journal.execute(op, &mut self.reference, |expected| {
+            in_part = is_part(expected, &got) && is_killed();
+            in_part
         });
-        let closing = reference.closing(op);
-        let expected = op.apply(reference);
-        let in_part = is_part(&expected, &got) && is_killed();
-        if !in_part && !rules.same(&expected, &got) {
+        if !in_part && !self.rules.same(&expected, &got) {
             return Err(diverged(index, op, &expected, &got));
-        }
-        if expected.is_ok() {
-            if let (Some(effect), Some(before)) = (effect, before) {
-                journal.change(effect, || before, in_part);
-            }
-            reference.note_changed(op, journal);
-            match (op, closing) {
-                (Op::Close { fd }, Some(ino)) => journal.closed(ino, *fd),
-                (Op::Fsync { .. }, Some(ino)) => journal.synced(ino),
-                _ => {}
-            }
         }
         Ok(if in_part { Step::Killed(None) } else { Step::Done })
     }

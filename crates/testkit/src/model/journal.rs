@@ -8,6 +8,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use base::Result;
+
+use super::Op;
+use super::op::Answer;
+use super::reference::Reference;
 use crate::tree::Ino;
 
 /// A change of a file's content.
@@ -53,38 +58,50 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Whether a file has changes that are not binding.
-    pub(super) fn has(&self, ino: Ino) -> bool {
-        self.contents.contains_key(&ino)
+    /// Executes an operation on the reference, and records what it changes. `is_in_flight` returns
+    /// whether an operation that has succeeded there may be executed in part.
+    pub(super) fn execute(
+        &mut self,
+        op: &Op,
+        reference: &mut Reference,
+        is_in_flight: impl FnOnce(&Result<Answer>) -> bool,
+    ) -> Result<Answer> {
+        let effect = reference.effect(op);
+        let before = effect.as_ref().map(|effect| match self.contents.contains_key(&effect.ino) {
+            true => Vec::new(),
+            false => reference.content(effect.ino),
+        });
+        let closing = reference.closing(op);
+        let answer = op.apply(reference);
+        let in_flight = is_in_flight(&answer);
+        if answer.is_ok() {
+            if let (Some(effect), Some(before)) = (effect, before) {
+                self.change(effect, before, in_flight);
+            }
+            if let Some((ino, slot)) = reference.changed(op) {
+                self.changed.entry(ino).or_default().insert(slot);
+            }
+            match (op, closing) {
+                _ if in_flight => {}
+                (Op::Close { fd }, Some(ino)) => self.closed(ino, *fd),
+                (Op::Fsync { .. }, Some(ino)) => drop(self.contents.remove(&ino)),
+                _ => {}
+            }
+        }
+        answer
     }
 
-    /// Records a change. `before` returns the content before it.
-    pub(super) fn change(
-        &mut self,
-        effect: Effect,
-        before: impl FnOnce() -> Vec<u8>,
-        in_flight: bool,
-    ) {
+    /// Records a change of a content, which was `before` unless the file has a history.
+    fn change(&mut self, effect: Effect, before: Vec<u8>, in_flight: bool) {
         let Effect { ino, slot, change } = effect;
         let binding = slot.is_none() && !in_flight;
-        let history = self.contents.entry(ino);
-        let history = history.or_insert_with(|| History { base: before(), events: Vec::new() });
-        history.events.push(Event { slot, binding, change });
+        let new = || History { base: before, events: Vec::new() };
+        self.contents.entry(ino).or_insert_with(new).events.push(Event { slot, binding, change });
         self.settle(ino);
     }
 
-    /// Records a change of a file through a slot.
-    pub(super) fn changed(&mut self, ino: Ino, slot: usize) {
-        self.changed.entry(ino).or_default().insert(slot);
-    }
-
-    /// `fsync` has succeeded.
-    pub(super) fn synced(&mut self, ino: Ino) {
-        self.contents.remove(&ino);
-    }
-
     /// `close` has succeeded.
-    pub(super) fn closed(&mut self, ino: Ino, slot: usize) {
+    fn closed(&mut self, ino: Ino, slot: usize) {
         if let Some(history) = self.contents.get_mut(&ino) {
             let of_slot = |event: &&mut Event| event.slot == Some(slot);
             history.events.iter_mut().filter(of_slot).for_each(|event| event.binding = true);

@@ -89,14 +89,7 @@ impl Aftermath {
     ) -> Aftermath {
         let mut states = vec![state(&mut reference)];
         if let Some(op) = &in_flight {
-            let effect = reference.effect(op);
-            let before = effect.as_ref().map(|effect| reference.content(effect.ino));
-            if op.apply(&mut reference).is_ok() {
-                if let (Some(effect), Some(before)) = (effect, before) {
-                    journal.change(effect, || before, true);
-                }
-                reference.note_changed(op, &mut journal);
-            }
+            let _ = journal.execute(op, &mut reference, |_| true);
             states.push(state(&mut reference));
         }
         Aftermath { states, in_flight, killed, journal, rules, operations }

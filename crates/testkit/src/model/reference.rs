@@ -8,7 +8,7 @@
 
 use base::{AttrChange, Create, Errno, FileKind, OpenFlags, RenameMode, Result, Timestamp};
 
-use super::journal::{Change, Effect, Journal};
+use super::journal::{Change, Effect};
 use super::op::pattern;
 use super::{Entry, FDS, Features, Op, Stat, Subject};
 use crate::clock::ManualClock;
@@ -102,8 +102,8 @@ impl Reference {
         (is_file && !is_nothing).then_some(Effect { ino, slot, change })
     }
 
-    /// Records the file changed through a slot by an operation.
-    pub(super) fn note_changed(&self, op: &Op, journal: &mut Journal) {
+    /// The file that an operation has changed through a slot, and the slot.
+    pub(super) fn changed(&self, op: &Op) -> Option<(Ino, usize)> {
         let slot = match *op {
             Op::Open { fd, flags, .. } if flags.truncate || flags.create != Create::Never => fd,
             Op::Pwrite { fd, .. }
@@ -111,11 +111,9 @@ impl Reference {
             | Op::Fchmod { fd, .. }
             | Op::Futimens { fd, .. }
             | Op::CopyRange { to: fd, .. } => fd,
-            _ => return,
+            _ => return None,
         };
-        if let Ok(file) = self.file(slot) {
-            journal.changed(file.ino, slot);
-        }
+        Some((self.file(slot).ok()?.ino, slot))
     }
 
     fn stat_of(&self, ino: Ino) -> Stat {
