@@ -267,13 +267,6 @@ impl Tree {
         }
     }
 
-    fn content_mut(&mut self, ino: Ino) -> Result<&mut Content> {
-        match &mut self.node_mut(ino).body {
-            Body::File(content) => Ok(content),
-            other => Err(Tree::no_file(other)),
-        }
-    }
-
     /// Up to `len` bytes of a file from `offset`.
     pub fn read(&self, ino: Ino, offset: u64, len: u64) -> Result<Vec<u8>> {
         if offset > i64::MAX as u64 {
@@ -294,17 +287,26 @@ impl Tree {
         if offset.saturating_add(data.len() as u64) > MAX_FILE_BYTES {
             return Err(Errno::EFBIG);
         }
-        let free = self.free_pages();
-        let content = self.content_mut(ino)?;
-        let fitting = content.fitting(offset, data.len() as u64, free) as usize;
-        let before = content.pages();
-        content.write(offset, &data[..fitting]);
-        let added = content.pages() - before;
-        self.pages += added;
+        let fitting = self.content(ino)?.fitting(offset, data.len() as u64, self.free_pages());
+        let fitting = fitting as usize;
         if fitting > 0 {
-            self.touch(ino);
+            self.change_content(ino, |content| content.write(offset, &data[..fitting]))?;
         }
         if fitting < data.len() { Err(Errno::ENOSPC) } else { Ok(()) }
+    }
+
+    /// Changes a file now.
+    fn change_content(&mut self, ino: Ino, change: impl FnOnce(&mut Content)) -> Result<()> {
+        let content = match &mut self.node_mut(ino).body {
+            Body::File(content) => content,
+            other => return Err(Tree::no_file(other)),
+        };
+        let before = content.pages();
+        change(content);
+        let after = content.pages();
+        self.pages = self.pages - before + after;
+        self.touch(ino);
+        Ok(())
     }
 
     /// Truncates or extends a file; its mtime becomes now even if the size is unchanged.
@@ -313,13 +315,7 @@ impl Tree {
             self.content(ino)?;
             return Err(if size > i64::MAX as u64 { Errno::EINVAL } else { Errno::EFBIG });
         }
-        let content = self.content_mut(ino)?;
-        let before = content.pages();
-        content.set_size(size);
-        let dropped = before - content.pages();
-        self.pages -= dropped;
-        self.touch(ino);
-        Ok(())
+        self.change_content(ino, |content| content.set_size(size))
     }
 
     /// Applies all of `change`, or nothing if any part is invalid.

@@ -15,23 +15,19 @@ impl Tree {
         if end > MAX_FILE_BYTES {
             return Err(Errno::EFBIG);
         }
-        let content = self.content_mut(ino)?;
-        let before = content.pages();
         let (zeros, keep_size) = match how {
             Allocation::Reserve { keep_size } => (false, keep_size),
             Allocation::PunchHole => (true, true),
             Allocation::Zero { keep_size } => (true, keep_size),
         };
-        if zeros {
-            content.zero(offset, end);
-        }
-        if !keep_size && end > content.size() {
-            content.set_size(end);
-        }
-        let dropped = before - content.pages();
-        self.pages -= dropped;
-        self.touch(ino);
-        Ok(())
+        self.change_content(ino, |content| {
+            if zeros {
+                content.zero(offset, end);
+            }
+            if !keep_size && end > content.size() {
+                content.set_size(end);
+            }
+        })
     }
 
     /// The next data or hole of a file.
