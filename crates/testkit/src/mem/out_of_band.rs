@@ -4,7 +4,7 @@
 //! They are not counted as calls, do not wait, and fail only by a mistake of the test, so they
 //! panic instead of returning an errno. [`MemRemote::edit`] allows any other change.
 
-use base::{Attr, AttrChange, Errno, RenameMode, Result, Timestamp};
+use base::{Attr, AttrChange, Create, Errno, RenameMode, Result, Timestamp};
 
 use super::MemRemote;
 use crate::path;
@@ -33,9 +33,9 @@ impl MemRemote {
     pub fn put_file(&self, at: &str, content: impl AsRef<[u8]>) {
         self.put_parents(at);
         self.done("put_file", at, |tree| {
-            let found = tree.open_or_create(&path(at), Follow::Yes, Some(0o644), false)?;
-            tree.set_size(found.ino, 0)?;
-            tree.write(found.ino, 0, content.as_ref())
+            let (ino, _) = tree.open_or_create(&path(at), Follow::Yes, Create::IfAbsent(0o644))?;
+            tree.set_size(ino, 0)?;
+            tree.write(ino, 0, content.as_ref())
         });
     }
 

@@ -7,15 +7,6 @@ use base::{Access, Create, Errno, FileKind, Name, OpenFlags, RemotePath, Result}
 use super::resolve::{PATH_MAX, Place};
 use super::{Body, Content, Directory, Follow, Ino, Tree};
 
-/// The result of [`Tree::open_or_create`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// The file.
-    pub ino: Ino,
-    /// Whether the file was created by this call.
-    pub created: bool,
-}
-
 /// A file opened by [`Tree::open`], which holds it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OpenFile {
@@ -90,30 +81,29 @@ impl Tree {
         self.entries(ino).is_some()
     }
 
-    /// The regular file at `path`, created if it is absent and `perm` is given.
+    /// The regular file at `path`, and whether it was created.
     ///
-    /// `exclusive`: `EEXIST` if the name exists. Otherwise `EISDIR` for a directory, and `ELOOP`
-    /// for a link that `follow` does not follow.
+    /// `EISDIR` for a directory, and `ELOOP` for a link that `follow` does not follow, unless the
+    /// file has to be new.
     pub fn open_or_create(
         &mut self,
         path: &RemotePath,
         follow: Follow,
-        perm: Option<u32>,
-        exclusive: bool,
-    ) -> Result<Found> {
-        let place = self.resolve(path, if exclusive { Follow::No } else { follow })?;
-        match (place.node, perm) {
-            (Some(_), _) if exclusive => Err(Errno::EEXIST),
+        create: Create,
+    ) -> Result<(Ino, bool)> {
+        let is_new = matches!(create, Create::Exclusive(_));
+        let place = self.resolve(path, if is_new { Follow::No } else { follow })?;
+        match (place.node, create) {
+            (Some(_), Create::Exclusive(_)) => Err(Errno::EEXIST),
             (Some(ino), _) => match self.node(ino).body {
-                Body::File(_) => Ok(Found { ino, created: false }),
+                Body::File(_) => Ok((ino, false)),
                 Body::Directory(_) => Err(Errno::EISDIR),
                 Body::Link(_) => Err(Errno::ELOOP),
                 Body::Special(_) => Err(Errno::ENXIO),
             },
-            (None, None) => Err(Errno::ENOENT),
-            (None, Some(perm)) => {
-                let ino = self.insert_new(&place, perm, Body::File(Content::default()))?;
-                Ok(Found { ino, created: true })
+            (None, Create::Never) => Err(Errno::ENOENT),
+            (None, Create::IfAbsent(perm) | Create::Exclusive(perm)) => {
+                Ok((self.insert_new(&place, perm, Body::File(Content::default()))?, true))
             }
         }
     }
@@ -126,12 +116,12 @@ impl Tree {
         flags: OpenFlags,
         umask: u32,
     ) -> Result<OpenFile> {
-        let (perm, exclusive) = match flags.create {
-            Create::Never => (None, false),
-            Create::IfAbsent(perm) => (Some(perm & !umask), false),
-            Create::Exclusive(perm) => (Some(perm & !umask), true),
+        let create = match flags.create {
+            Create::Never => Create::Never,
+            Create::IfAbsent(perm) => Create::IfAbsent(perm & !umask),
+            Create::Exclusive(perm) => Create::Exclusive(perm & !umask),
         };
-        let Found { ino, created } = self.open_or_create(path, follow, perm, exclusive)?;
+        let (ino, created) = self.open_or_create(path, follow, create)?;
         if flags.truncate && !created {
             self.set_size(ino, 0)?;
         }

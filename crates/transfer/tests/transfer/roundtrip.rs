@@ -99,8 +99,9 @@ async fn make(plan: &[Planned]) -> Arc<MemRemote> {
 fn put(remote: &MemRemote, path: &RemotePath, content: Vec<u8>) {
     remote.edit(|tree| {
         let follow = testkit::tree::Follow::No;
-        let found = tree.open_or_create(path, follow, Some(0o644), true).unwrap();
-        tree.write(found.ino, 0, &content).unwrap();
+        let create = base::Create::Exclusive(0o644);
+        let (ino, _) = tree.open_or_create(path, follow, create).unwrap();
+        tree.write(ino, 0, &content).unwrap();
     });
 }
 

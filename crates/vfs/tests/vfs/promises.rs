@@ -328,7 +328,8 @@ async fn a_very_long_listing_is_not_kept_whole() {
     remote.edit(|tree| {
         for index in 0..FILES {
             let path = testkit::path(&format!("f{index}"));
-            tree.open_or_create(&path, testkit::tree::Follow::No, Some(0o644), true).unwrap();
+            let create = base::Create::Exclusive(0o644);
+            tree.open_or_create(&path, testkit::tree::Follow::No, create).unwrap();
         }
     });
     let handle = vfs.opendir(Ino::ROOT).await.unwrap();
