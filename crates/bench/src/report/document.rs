@@ -88,8 +88,8 @@ pub(super) struct Cell {
     pub(super) ratio: Option<Judged>,
     /// Failures, wrong data.
     pub(super) bad: Option<String>,
-    /// What belongs to it: a published figure, a latency.
-    pub(super) notes: Vec<String>,
+    /// The published figure that belongs to it.
+    pub(super) note: Option<String>,
 }
 
 /// The failure of a sample with such data.
@@ -139,7 +139,7 @@ impl Cell {
                     (false, 0) => None,
                     (false, failed) => Some(format!("{failed} failed")),
                 },
-                notes: Vec::new(),
+                note: None,
             },
         }
     }
@@ -249,7 +249,7 @@ fn family(view: &View<'_>, name: &str, tables: &[Figures<'_>]) -> Section {
     for figures in tables {
         let is_new = |measure: &Measure| !published::has_chart(view, measure);
         blocks.push(Block::Charts(bars::of_rows(figures, is_new)));
-        blocks.push(Block::Table(measure_rows(name, figures, |_, _| Vec::new())));
+        blocks.push(Block::Table(measure_rows(name, figures, |_, _| None)));
     }
     // Names from a file may hold anything.
     let plain = |char: char| if char.is_ascii_alphanumeric() { char } else { '-' };
@@ -260,7 +260,7 @@ fn family(view: &View<'_>, name: &str, tables: &[Figures<'_>]) -> Section {
 pub(super) fn measure_rows(
     name: &str,
     figures: &Figures<'_>,
-    notes: impl Fn(&Measure, &SubjectInfo) -> Vec<String>,
+    note: impl Fn(&Measure, &SubjectInfo) -> Option<String>,
 ) -> Table {
     let rows = figures.rows.iter().map(|(measure, cells)| Row {
         name: title(measure),
@@ -270,7 +270,7 @@ pub(super) fn measure_rows(
             .iter()
             .zip(cells)
             .map(|(subject, figure)| Cell {
-                notes: notes(measure, subject),
+                note: note(measure, subject),
                 ..Cell::of(figure, figures)
             })
             .collect(),

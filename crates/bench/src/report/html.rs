@@ -124,7 +124,7 @@ fn figure(cell: &Cell) -> Markup {
                 span class=(class) { (ratio.text) }
             }
             @if let Some(bad) = &cell.bad { span.bad { (bad) } }
-            @for note in &cell.notes { span.aside { (note) } }
+            @if let Some(note) = &cell.note { span.aside { (note) } }
         }
     }
 }

@@ -54,9 +54,9 @@ fn figure(cell: &Cell) -> String {
         cell.spread.as_ref().map(|spread| format!("({})", escaped(spread))),
         cell.ratio.as_ref().map(|ratio| escaped(&ratio.text)),
         cell.bad.as_ref().map(|bad| format!("**{}**", escaped(bad))),
+        cell.note.as_ref().map(|note| escaped(note)),
     ];
-    let notes = cell.notes.iter().map(|note| escaped(note));
-    let parts = parts.into_iter().flatten().chain(notes).filter(|part| !part.is_empty());
+    let parts = parts.into_iter().flatten().filter(|part| !part.is_empty());
     parts.collect::<Vec<_>>().join(" ")
 }
 

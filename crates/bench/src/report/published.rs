@@ -40,10 +40,8 @@ pub(super) fn section(view: &View<'_>) -> Option<Section> {
             }
             Shape::MeasureRows | Shape::WithDetails => {
                 blocks.extend(tables.iter().map(|figures| {
-                    let notes = |measure: &Measure, subject: &SubjectInfo| {
-                        note(published, measure, subject).into_iter().collect()
-                    };
-                    Block::Table(measure_rows(tabled.caption, figures, notes))
+                    let note = |measure: &Measure, subject: &_| note(published, measure, subject);
+                    Block::Table(measure_rows(tabled.caption, figures, note))
                 }))
             }
             Shape::Runs => {
@@ -120,7 +118,7 @@ fn subject_rows(published: &Published, tabled: &Tabled, tables: &[Figures<'_>]) 
             let number = figures.subjects.iter().position(|it| it.name == subject.name);
             let own = number.map(|number| Cell::of(&cells[number], figures));
             let own = own.unwrap_or_else(|| UNKNOWN.to_owned().into());
-            Cell { notes: note(published, measure, subject).into_iter().collect(), ..own }
+            Cell { note: note(published, measure, subject), ..own }
         };
         let cells = columns.iter().map(cell).collect();
         Row { name: subject.name.clone(), short: subject.name.clone(), cells }

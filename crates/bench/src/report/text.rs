@@ -90,8 +90,8 @@ fn part(table: &Table, first: usize, next: usize) -> String {
 fn words(cell: &Cell) -> String {
     let ratio = cell.ratio.as_ref().map(|ratio| ratio.text.as_str());
     let value = Some(cell.value.as_str()).filter(|value| !value.is_empty());
-    let parts = [value, ratio, cell.bad.as_deref()].into_iter().flatten();
-    parts.chain(cell.notes.iter().map(String::as_str)).collect::<Vec<_>>().join(" ")
+    let parts = [value, ratio, cell.bad.as_deref(), cell.note.as_deref()];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
 fn cut(text: &str, columns: usize) -> String {
