@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::executor::Executor;
 use crate::results::LeftOut;
-use crate::run::tests::fake::Scene;
+use crate::run::tests::fake::{Refused, Scene};
 use crate::size::{Scale, Size};
 use crate::subject::Subject;
 
@@ -29,11 +29,11 @@ fn admit(
 #[test]
 fn a_peer_that_is_not_installed_is_left_out_and_named() {
     let mut scene = Scene::new(&["sshoal", "sshfs"], &[]);
-    scene.uninstall("sshfs");
+    scene.refuse("sshfs", Refused::Check);
     let (admitted, left_out) = admit(scene.subjects(), false);
     assert_eq!(admitted, Ok(vec!["sshoal".to_owned()]));
     assert_eq!(left_out[0].name, "sshfs");
-    scene.uninstall("sshoal");
+    scene.refuse("sshoal", Refused::Check);
     let refusal = admit(scene.subjects(), false).0.unwrap_err();
     assert_eq!(refusal.to_string(), "no subject is left to measure");
 }
@@ -41,7 +41,7 @@ fn a_peer_that_is_not_installed_is_left_out_and_named() {
 #[test]
 fn what_the_user_describes_has_to_be_there() {
     let mut scene = Scene::new(&["mine"], &[]);
-    scene.uninstall("mine");
+    scene.refuse("mine", Refused::Check);
     let (refused, left_out) = admit(scene.subjects(), true);
     let refusal = refused.unwrap_err();
     assert_eq!(refusal.to_string(), "subject 'mine': is not installed");
@@ -95,7 +95,7 @@ fn works_are_known_by_name() {
     let nothing = Scene::new(&["a"], &[]);
     let refusal = works(&nothing, Some("fake"), &mut left_out).unwrap_err();
     assert!(refusal.to_string().starts_with("no work is left"), "it has no steps: {refusal}");
-    scene.uninstall("fake");
+    scene.refuse("fake", Refused::Check);
     let refusal = works(&scene, None, &mut left_out).unwrap_err();
     assert_eq!(refusal.to_string(), "no work is left to do: fake: is not installed");
 }

@@ -10,7 +10,7 @@ use crate::progress::Progress;
 use crate::results::{Outcome, Results};
 
 use super::{rotated, turns};
-use fake::{Act, Log, Scene};
+use fake::{Act, Log, Refused, Scene};
 
 fn outcome<'a>(results: &'a Results, subject: &str, step: &str, round: u32) -> &'a Outcome {
     let measure = format!("fake.{step}");
@@ -138,7 +138,7 @@ fn what_hangs_is_left_behind_and_soon_given_up() {
 fn what_does_not_start_is_given_up() {
     let mut scene = Scene::new(&["a", "b"], &["one", "two", "three"]);
     scene.rounds = 5;
-    scene.refuse_start("a");
+    scene.refuse("a", Refused::Start);
     let results = scene.run();
     assert_eq!(
         all_told(&results, "a", &["one", "two", "three"]),
@@ -161,7 +161,7 @@ fn who_cannot_choose_is_not_given_up() {
     for step in ["one", "two", "three"] {
         scene.tune(step, "aes128-ctr");
     }
-    scene.refuse_tuning("a");
+    scene.refuse("a", Refused::Tuning);
     scene.act("a", "four", Act::Fail);
     let results = scene.run();
     let (not_tried, failed, ok) = ("not tried", "failed", "ok");
@@ -173,7 +173,7 @@ fn who_cannot_choose_is_not_given_up() {
 #[test]
 fn steps_that_are_nothing_for_a_subject_are_not_missed() {
     let mut scene = Scene::new(&["a", "b"], &["one", "two"]);
-    scene.unsuited("a", "one");
+    scene.act("a", "one", Act::Pass);
     let results = scene.run();
     assert_eq!(results.samples.len(), 3);
     assert!(!results.samples.iter().any(|s| s.subject == "a" && s.measure == "fake.one"));
@@ -182,7 +182,7 @@ fn steps_that_are_nothing_for_a_subject_are_not_missed() {
 #[test]
 fn what_cannot_forget_is_not_called_cold() {
     let mut scene = Scene::new(&["a", "b"], &["one", "cold", "hot"]);
-    scene.cannot_forget("a");
+    scene.refuse("a", Refused::Forget);
     let results = scene.run();
     assert_eq!(told(&results, "a", "cold-as-cached"), "ok");
     assert_eq!(told(&results, "b", "cold"), "ok");
@@ -204,7 +204,7 @@ fn equal_tunings_share_a_session() {
 #[test]
 fn a_session_that_does_not_stop_is_ended_and_told_of() {
     let mut scene = Scene::new(&["a"], &["one"]);
-    scene.refuse_stop("a");
+    scene.refuse("a", Refused::Stop);
     let results = scene.run();
     assert_eq!(told(&results, "a", "one"), "ok");
     assert_eq!(scene.log.count("abandon"), 1);
@@ -245,12 +245,12 @@ fn a_run_that_is_interrupted_by_another_thread_does_not_wait_for_the_step() {
 #[test]
 fn data_that_cannot_be_made_or_laid_out_leave_the_work_out() {
     let mut scene = Scene::new(&["a"], &["one"]);
-    scene.spoil_making();
+    scene.refuse("fake", Refused::Make);
     let results = scene.run();
     assert_eq!(results.samples.len(), 0);
     assert_eq!(results.left_out[0].name, "fake");
     let mut scene = Scene::new(&["a", "b"], &["one"]);
-    scene.spoil_storage("b");
+    scene.refuse("storage of b", Refused::Put);
     let results = scene.run();
     assert_eq!(results.left_out.len(), 1);
     assert_eq!(results.left_out[0].name, "fake on storage of b");

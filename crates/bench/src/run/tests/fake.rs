@@ -30,29 +30,48 @@ pub(crate) enum Act {
     /// Is interrupted while it runs.
     Interrupt,
     Panic,
+    /// Nothing: it does not concern it.
+    Pass,
+}
+
+/// What somebody does not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Refused {
+    /// A subject or the workload cannot be measured here.
+    Check,
+    /// The workload cannot make its data.
+    Make,
+    /// A storage takes no data.
+    Put,
+    Start,
+    /// A start with a tuning.
+    Tuning,
+    Forget,
+    Stop,
 }
 
 /// How everybody behaves.
 #[derive(Clone, Debug, Default)]
 struct Script {
     acts: HashMap<(String, String), Act>,
-    unsuited: HashSet<(String, String)>,
+    refused: HashSet<(String, Refused)>,
     tunings: HashMap<String, String>,
-    no_start: HashSet<String>,
-    no_tuning: HashSet<String>,
-    no_stop: HashSet<String>,
-    no_forget: HashSet<String>,
-    no_making: bool,
-    bad_storages: HashSet<String>,
-    not_installed: HashSet<String>,
     /// What the workload needs in a storage and locally.
     space: (u64, u64),
     free_bytes: u64,
 }
 
 impl Script {
-    fn look_for(&self, name: &str) -> Result<(), LeftOut> {
-        if !self.not_installed.contains(name) {
+    fn act(&self, subject: &str, step: &str) -> Option<Act> {
+        self.acts.get(&(subject.to_owned(), step.to_owned())).copied()
+    }
+
+    fn refuses(&self, name: &str, what: Refused) -> bool {
+        self.refused.contains(&(name.to_owned(), what))
+    }
+
+    fn check(&self, name: &str) -> Result<(), LeftOut> {
+        if !self.refuses(name, Refused::Check) {
             return Ok(());
         }
         let why = "is not installed".to_owned();
@@ -146,42 +165,13 @@ impl Scene {
         self.script.acts.insert((subject.to_owned(), step.to_owned()), act);
     }
 
-    pub(crate) fn unsuited(&mut self, subject: &str, step: &str) {
-        self.script.unsuited.insert((subject.to_owned(), step.to_owned()));
+    /// `name` is that of a subject, of a storage, or of the workload.
+    pub(crate) fn refuse(&mut self, name: &str, what: Refused) {
+        self.script.refused.insert((name.to_owned(), what));
     }
 
     pub(crate) fn tune(&mut self, step: &str, cipher: &str) {
         self.script.tunings.insert(step.to_owned(), cipher.to_owned());
-    }
-
-    pub(crate) fn refuse_start(&mut self, subject: &str) {
-        self.script.no_start.insert(subject.to_owned());
-    }
-
-    /// It cannot be started with a tuning.
-    pub(crate) fn refuse_tuning(&mut self, subject: &str) {
-        self.script.no_tuning.insert(subject.to_owned());
-    }
-
-    pub(crate) fn refuse_stop(&mut self, subject: &str) {
-        self.script.no_stop.insert(subject.to_owned());
-    }
-
-    pub(crate) fn cannot_forget(&mut self, subject: &str) {
-        self.script.no_forget.insert(subject.to_owned());
-    }
-
-    pub(crate) fn spoil_making(&mut self) {
-        self.script.no_making = true;
-    }
-
-    pub(crate) fn spoil_storage(&mut self, subject: &str) {
-        self.script.bad_storages.insert(format!("storage of {subject}"));
-    }
-
-    /// A subject, or the workload `fake`, cannot be measured here.
-    pub(crate) fn uninstall(&mut self, name: &str) {
-        self.script.not_installed.insert(name.to_owned());
     }
 
     /// What the workload needs in a storage and locally, and what each storage has.
@@ -267,7 +257,7 @@ impl Subject for FakeSubject {
     }
 
     fn check(&self, _: &Executor) -> Result<(), LeftOut> {
-        self.script.look_for(&self.name)
+        self.script.check(&self.name)
     }
 
     fn storage(&self) -> &dyn Storage {
@@ -281,11 +271,11 @@ impl Subject for FakeSubject {
         _: &Executor,
     ) -> Result<Box<dyn Session>, Failure> {
         let name = &self.name;
-        if self.script.no_start.contains(name) {
+        if self.script.refuses(name, Refused::Start) {
             self.log.add(format!("refuse {name}"));
             return Err(Failure::failed("it does not want to"));
         }
-        if tuning.cipher.is_some() && self.script.no_tuning.contains(name) {
+        if tuning.cipher.is_some() && self.script.refuses(name, Refused::Tuning) {
             return Err(Failure::NotTried { why: "it cannot choose".to_owned() });
         }
         let cipher = tuning.cipher.iter().map(|cipher| format!(" {cipher}")).collect::<String>();
@@ -317,7 +307,7 @@ impl Session for FakeSession {
 
     fn forget(&mut self, _: &Executor) -> Result<bool, Failure> {
         self.log.add(format!("forget {}", self.name));
-        Ok(!self.script.no_forget.contains(&self.name))
+        Ok(!self.script.refuses(&self.name, Refused::Forget))
     }
 
     fn remount(&mut self, _: &Executor) -> Result<bool, Failure> {
@@ -326,7 +316,7 @@ impl Session for FakeSession {
     }
 
     fn stop(&mut self, executor: &Executor) -> Result<(), Failure> {
-        if self.script.no_stop.contains(&self.name) {
+        if self.script.refuses(&self.name, Refused::Stop) {
             return Err(Failure::failed("it does not want to"));
         }
         // As a real one does, which runs `fusermount3`.
@@ -369,7 +359,7 @@ impl Storage for FakeStorage {
     }
 
     fn put(&self, _: &Path, _: &Path) -> Result<(), Failure> {
-        if self.script.bad_storages.contains(&self.name) {
+        if self.script.refuses(&self.name, Refused::Put) {
             return Err(Failure::failed("it is full"));
         }
         Ok(())
@@ -412,7 +402,7 @@ impl Workload for FakeWorkload {
     }
 
     fn check(&self) -> Result<(), LeftOut> {
-        self.script.look_for(self.name())
+        self.script.check(self.name())
     }
 
     fn space(&self, _: &Size) -> (u64, u64) {
@@ -420,7 +410,10 @@ impl Workload for FakeWorkload {
     }
 
     fn make(&self, _: &Size, _: &Path, _: &Executor) -> Result<(), Failure> {
-        if self.script.no_making { Err(Failure::failed("no disk")) } else { Ok(()) }
+        if self.script.refuses(self.name(), Refused::Make) {
+            return Err(Failure::failed("no disk"));
+        }
+        Ok(())
     }
 
     fn data(&self, _: &Size) -> Vec<PathBuf> {
@@ -447,12 +440,12 @@ impl FakeWorkload {
             Measure { id: format!("fake.{name}"), title: name.clone(), unit: Unit::Seconds, cache };
         let tuning = Tuning { cipher: self.script.tunings.get(&name).cloned() };
         let (script, log) = (Arc::clone(&self.script), Arc::clone(&self.log));
-        let unsuited = self.script.unsuited.clone();
         let (own, keeps_disk_cache) = (name.clone(), name.starts_with("kept"));
         let step = Step::new(measure, &[AccessKind::Directory], move |context| {
             act(&own, &script, &log, context)
         });
-        let step = step.only_for(move |it| !unsuited.contains(&(it.name.clone(), name.clone())));
+        let script = Arc::clone(&self.script);
+        let step = step.only_for(move |it| script.act(&it.name, &name) != Some(Act::Pass));
         let step = step.with_tuning(tuning);
         if keeps_disk_cache { step.with_disk_cache() } else { step }
     }
@@ -467,8 +460,8 @@ fn act(
     let subject = context.subject.info().name;
     log.add(format!("step {name} {subject} {}", context.seed));
     assert!(context.scratch.is_dir() && context.corpus.is_dir());
-    match script.acts.get(&(subject, name.to_owned())) {
-        None => Ok(Measured { value: 1.0, seconds: 1.0, ..Measured::default() }),
+    match script.act(&subject, name) {
+        None => Ok(Measured { seconds: 1.0, ..Measured::default() }),
         Some(Act::Fail) => Err(Failure::failed("it was told to")),
         Some(Act::Wrong) => Err(Failure::wrong("a flipped byte")),
         Some(Act::Hang) => {
@@ -484,5 +477,6 @@ fn act(
             Err(Failure::failed("it was not interrupted"))
         }
         Some(Act::Panic) => panic!("it was told to"),
+        Some(Act::Pass) => unreachable!("it does not concern the subject"),
     }
 }
