@@ -21,7 +21,7 @@ const WORD_BYTES: usize = 8;
 const BLOCK_WORDS: usize = BLOCK_BYTES / WORD_BYTES;
 
 /// The whole range of a word divided by the golden ratio: the usual step of such generators.
-pub(super) const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Spreads every bit of `x` over all bits of the result; the finalizer of SplitMix64 (Steele, Lea
 /// and Flood, 2014).
@@ -29,6 +29,16 @@ pub fn mix(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
+}
+
+/// A sequence of numbers without end.
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    pub(super) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(STEP);
+        mix(self.0)
+    }
 }
 
 /// A number that two blocks of different data share by chance only, one of 2^64.
@@ -96,12 +106,9 @@ impl fmt::Display for Mismatch {
 impl Content {
     /// The content that belongs to a seed. It compresses if the seed is from [`compressible`].
     pub fn new(seed: u64) -> Content {
+        let mut random = Random(mix(seed ^ STEP));
         let mut noise = Box::new([0; BLOCK_WORDS]);
-        let mut state = mix(seed ^ STEP);
-        for word in noise.iter_mut() {
-            state = state.wrapping_add(STEP);
-            *word = mix(state);
-        }
+        noise.fill_with(|| random.next());
         let text = (seed & COMPRESSIBLE != 0).then(|| Text::new(seed));
         Content { seed, noise, text }
     }
@@ -250,22 +257,17 @@ struct Word {
 
 impl Text {
     fn new(seed: u64) -> Text {
-        let mut state = mix(seed ^ !STEP);
-        let words = (0..WORDS).map(|_| {
-            state = state.wrapping_add(STEP);
-            word(mix(state))
-        });
-        Text(words.collect())
+        let mut random = Random(mix(seed ^ !STEP));
+        Text((0..WORDS).map(|_| word(random.next())).collect())
     }
 
     /// Fills a block with the text that belongs to a key.
     fn fill(&self, key: u64, bytes: &mut [u8]) {
-        let (mut filled, mut state) = (0, key);
+        let (mut filled, mut random) = (0, Random(key));
         while filled < bytes.len() {
-            state = state.wrapping_add(STEP);
-            let random = mix(state);
+            let number = random.next();
             // The product of two numbers: some words are far more frequent than others.
-            let product = ((random & u64::from(u32::MAX)) * (random >> 32)) >> 32;
+            let product = ((number & u64::from(u32::MAX)) * (number >> 32)) >> 32;
             let Word { letters, len } = &self.0[((product * WORDS as u64) >> 32) as usize];
             let rest = &mut bytes[filled..];
             // The same number of bytes for all words, which is fast; the next word is put over what

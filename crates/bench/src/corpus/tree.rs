@@ -22,7 +22,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use super::content::{Content, STEP, mix};
+use super::content::{Content, Random, mix};
 use super::last_changed;
 use crate::size::TreeShape;
 
@@ -34,12 +34,12 @@ pub use listing::{Listing, Tally, bytes_below, files, survey};
 /// # Errors
 /// Those of the file system; an existing name is an error.
 pub fn make(dir: &Path, files: u32, shape: TreeShape, seed: u64) -> io::Result<()> {
-    let plan = plan(files, shape, &mut Random::new(seed));
+    let plan = plan(files, shape, &mut Random(seed));
     fs::create_dir_all(dir)?;
     for directory in &plan.directories {
         fs::create_dir(dir.join(directory))?;
     }
-    let mut prose = Prose::new(Random::new(seed ^ 0x7465_7874));
+    let mut prose = Prose::new(Random(seed ^ 0x7465_7874));
     for (index, file) in plan.files.iter().enumerate() {
         let contents = match shape {
             TreeShape::Sources => prose.text(file.bytes, index % RARE_EVERY == 0).into_bytes(),
@@ -79,19 +79,7 @@ fn write_new(path: &Path, executable: bool, contents: &[u8]) -> io::Result<()> {
     file.set_modified(last_changed())
 }
 
-/// A sequence.
-struct Random(u64);
-
 impl Random {
-    fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(STEP);
-        mix(self.0)
-    }
-
     /// Less than `bound`, which is not 0; the bias of a bound far below 2^64 does not matter here.
     fn below(&mut self, bound: usize) -> usize {
         (self.next() % bound as u64) as usize

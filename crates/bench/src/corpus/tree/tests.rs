@@ -80,7 +80,7 @@ fn sizes_are_those_of_sources() {
 #[test]
 fn media_are_as_large_as_those_of_the_published_copy() {
     // 1.7 GB in 2,929 files. The sizes alone, since they would take long to write.
-    let plan = plan(2_929, TreeShape::Media, &mut Random::new(1));
+    let plan = plan(2_929, TreeShape::Media, &mut Random(1));
     let bytes: usize = plan.files.iter().map(|file| file.bytes).sum();
     assert!((590_000..610_000).contains(&(bytes / 2_929)), "{bytes}");
     let room = bytes_per_file(TreeShape::Media) * 2_929;
