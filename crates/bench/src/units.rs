@@ -1,4 +1,4 @@
-//! Numbers with units: shown with three significant digits, and read from the command line.
+//! Numbers with units: shown with three significant digits; and percentages from the command line.
 
 use crate::measure::Unit;
 
@@ -109,32 +109,6 @@ pub fn counted(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Reads a size: a number, optionally with `K`, `M`, `G` or `T` (powers of 1024).
-///
-/// # Errors
-/// A message for the user.
-pub fn parse_bytes(text: &str) -> Result<u64, String> {
-    let (digits, shift) = match text.char_indices().last() {
-        Some((at, unit)) if unit.is_ascii_alphabetic() => {
-            let shift = match unit.to_ascii_uppercase() {
-                'K' => 10,
-                'M' => 20,
-                'G' => 30,
-                'T' => 40,
-                _ => return Err(wrong_size(text)),
-            };
-            (&text[..at], shift)
-        }
-        _ => (text, 0),
-    };
-    let number: u64 = digits.parse().map_err(|_| wrong_size(text))?;
-    number.checked_mul(1 << shift).filter(|&bytes| bytes > 0).ok_or_else(|| wrong_size(text))
-}
-
-fn wrong_size(text: &str) -> String {
-    format!("'{}' is not a size such as 64M or 16G", text.escape_debug())
-}
-
 /// Reads a percentage as a fraction: `10%` is 0.1.
 ///
 /// # Errors
@@ -199,19 +173,6 @@ mod tests {
         assert_eq!(run_time(59.6), "1 min 0 s");
         assert_eq!(run_time(3_700.0), "1 h 1 min");
         assert_eq!(counted(1, "round"), "1 round");
-    }
-
-    #[test]
-    fn sizes() {
-        for (text, expected) in
-            [("1", 1), ("4096", 4096), ("64k", 64 << 10), ("1M", 1 << 20), ("16G", 16 << 30)]
-        {
-            assert_eq!(parse_bytes(text), Ok(expected), "{text}");
-        }
-        for text in ["", "G", "-1", "0", "0M", "1.5G", "1X", "1MB", "99999999T", "\u{1b}"] {
-            assert!(parse_bytes(text).is_err(), "{text:?}");
-        }
-        assert!(!parse_bytes("\u{1b}").unwrap_err().contains('\u{1b}'));
     }
 
     #[test]

@@ -108,6 +108,23 @@ pub fn printable(text: impl AsRef<OsStr>) -> String {
     base::printable(text.as_ref().as_bytes())
 }
 
+/// Parses a number of bytes, optionally with a binary unit: `512`, `4k`, `20G`. At most half of what
+/// 64 bits hold, so that the sum of two does not overflow.
+pub fn parse_bytes(text: &str) -> Option<u64> {
+    let (digits, shift) = match text.char_indices().next_back() {
+        Some((at, unit)) if unit.is_ascii_alphabetic() => {
+            let power = "KMGT".find(unit.to_ascii_uppercase())? + 1;
+            (&text[..at], 10 * power)
+        }
+        _ => (text, 0),
+    };
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let number: u64 = digits.parse().ok()?;
+    number.checked_mul(1 << shift).filter(|bytes| *bytes <= u64::MAX >> 1)
+}
+
 /// Prints requested output. A reader that closes the pipe early (`| head`) is no error.
 ///
 /// # Errors
@@ -197,6 +214,36 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parsed_sizes_have_units_and_bounds() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("7", 7),
+            ("4k", 4096),
+            ("1M", 1 << 20),
+            ("20G", 20 << 30),
+            ("8388607T", 8_388_607 << 40),
+        ] {
+            assert_eq!(parse_bytes(text), Some(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "G",
+            "-1",
+            "+1",
+            "1.5G",
+            "1MB",
+            "5P",
+            "8388608T",
+            "99999999999999999999",
+            "1 G",
+            "5%",
+            "\u{1b}",
+        ] {
+            assert_eq!(parse_bytes(text), None, "{text:?}");
+        }
+    }
 
     #[test]
     fn a_problem_is_a_line_and_a_hint() {

@@ -16,6 +16,8 @@ fn names_and_quantities() {
         ),
         (&["--peers", "sshfz"], "there is no subject 'sshfz' (did you mean 'sshfs'?)"),
         (&["--size", "1Q"], "'1Q' is not a size such as 64M or 16G"),
+        (&["--size", "0M"], "'0M' is not a size such as 64M or 16G"),
+        (&["--size", "\u{1b}"], "'\\u{1b}' is not a size such as 64M or 16G"),
         (&["--size", "1K"], "less than a record"),
         (&["--tolerance", "much"], "'much' is not a percentage such as 10%"),
         (&["--link", "rtt=soon"], "--link 'rtt=soon'"),

@@ -8,9 +8,9 @@ use bench::link::LinkSpec;
 use bench::plan::{Host, Request};
 use bench::published::{PUBLISHED, Published};
 use bench::size::Scale;
-use bench::units::{binary_size, parse_bytes, parse_percent};
+use bench::units::{binary_size, parse_percent};
 use clap::Args;
-use cli::{OrProblem, Problem, printable};
+use cli::{OrProblem, Problem, parse_bytes, printable};
 
 /// Longest deadline: a day.
 const DEADLINE_LIMIT_S: u64 = 86_400;
@@ -251,8 +251,9 @@ fn factor(text: &str) -> Result<f64, String> {
 
 /// Of a file that is read in records.
 fn file_size(text: &str) -> Result<u64, String> {
-    let size = parse_bytes(text)? / RECORD_BYTES * RECORD_BYTES;
-    match size {
+    let wrong = || format!("'{}' is not a size such as 64M or 16G", text.escape_debug());
+    let size = parse_bytes(text).filter(|&bytes| bytes > 0).ok_or_else(wrong)?;
+    match size / RECORD_BYTES * RECORD_BYTES {
         0 => Err(format!("{text} is less than a record of {}", binary_size(RECORD_BYTES))),
         size => Ok(size),
     }
