@@ -23,6 +23,8 @@ pub async fn a_directory_is_created_and_removed(fixture: &Fixture) {
     for at in ["a", "file", "link", "dangling"] {
         assert_eq!(fixture.mkdir(&path(at), 0o755).await, Err(Errno::EEXIST), "{at}");
     }
+    // A removal whose answer is lost has been executed if the name is absent and was not before.
+    assert!(!fixture.exists("absent").await);
     for (at, errno) in [
         ("a", Errno::ENOTEMPTY),
         ("file", Errno::ENOTDIR),
