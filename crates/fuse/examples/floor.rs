@@ -1,7 +1,7 @@
 //! The cost of the protocol itself: one file of 512 MiB, read from memory.
 //!
 //! ```text
-//! cargo run --release -p fuse --example floor -- /some/empty/directory [readers]
+//! cargo run --release -p fuse --example floor -- /some/empty/directory [readers [io_uring entries]]
 //! fio --name=r --filename=/some/empty/directory/data --rw=randread --bs=4k --direct=1 \
 //!     --ioengine=psync --runtime=5 --time_based --size=512m
 //! ```
@@ -72,8 +72,9 @@ async fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let path = arguments.next().ok_or("where shall it be mounted?")?;
     let readers = arguments.next().map_or(Ok(1), |number| number.parse())?;
+    let io_uring = arguments.next().map(|number| number.parse()).transpose()?;
     let mount = Mount::new(Path::new(&path), &MountOptions::default())?;
-    let config = Config { readers, readdirplus: false, ..Config::default() };
+    let config = Config { readers, readdirplus: false, io_uring, ..Config::default() };
     let floor = Floor(Bytes::from(vec![7; 1 << 20]));
     let session = Session::start(mount, Arc::new(floor), config).await?;
     session.run().await;

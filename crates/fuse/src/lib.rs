@@ -1,5 +1,5 @@
-//! The Linux kernel's FUSE protocol on `/dev/fuse`: mount, session, typed requests and replies,
-//! interrupts, notifications, passthrough.
+//! The Linux kernel's FUSE protocol on `/dev/fuse` or through io_uring: mount, session, typed
+//! requests and replies, interrupts, notifications, passthrough.
 //!
 //! Implement [`Filesystem`], create a [`Mount`], then call [`Session::start`] and [`Session::run`];
 //! `examples/hello.rs` is a complete file system. Usable by itself: of its sibling crates it needs
@@ -31,6 +31,7 @@ mod operation;
 #[allow(unsafe_code, reason = "ioctl(2) has no safe interface")]
 mod passthrough;
 pub mod request;
+mod ring;
 mod session;
 
 pub use apart::spawn_apart;
@@ -50,6 +51,7 @@ pub use operation::{
     Operation, Read, Release, Write,
 };
 pub use passthrough::{BackingId, Passthrough};
+pub use ring::DEFAULT_DEPTH;
 pub use session::{
     Cause, Config, Counters, DataInvalidation, End, Finished, Negotiated, OperationCounts, Session,
     Started, Stopper,

@@ -2,7 +2,9 @@
 //!
 //! One or two reader tasks read requests from the channel as it becomes readable, and poll each
 //! operation once in place ([`base::task::Task::start`]); only an operation that has to wait
-//! becomes a task. The thread that completes an operation writes its reply.
+//! becomes a task. The thread that completes an operation writes its reply. With io_uring the
+//! threads of its queues read the requests instead ([`crate::ring`]), except FORGET and INTERRUPT;
+//! [`origin`] is the seam.
 //!
 //! Invariants:
 //! 1. Each request but FORGET, BATCH_FORGET and INTERRUPT gets exactly one reply, sent by the
@@ -25,6 +27,7 @@ mod dispatch;
 mod interrupts;
 mod negotiation;
 mod operations;
+mod origin;
 mod pending;
 mod reader;
 mod reply;
@@ -32,6 +35,7 @@ mod reply;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
@@ -44,6 +48,7 @@ use crate::filesystem::Filesystem;
 use crate::mount::Mount;
 use crate::notify::Notifier;
 use crate::passthrough::Passthrough;
+use crate::ring::{Prepared, Ring};
 use buffers::Buffers;
 use pending::Pending;
 
@@ -115,6 +120,8 @@ struct Inner<F> {
 pub struct Session<F: Filesystem> {
     inner: Arc<Inner<F>>,
     readiness: Arc<AsyncFd<Readiness>>,
+    /// The queues of io_uring, if it is used.
+    ring: Option<Prepared>,
     started: Started,
     stop: Arc<Notify>,
     config: Config,
@@ -159,7 +166,8 @@ impl<F: Filesystem> Session<F> {
         let readiness = Readiness::register(channel.clone());
         let readiness = readiness.map_err(Error::Session)?;
         let buffers = Buffers::new(config.buffer_size());
-        let negotiated = negotiation::negotiate(&readiness, &mut buffers.get(), &config).await?;
+        let (negotiated, ring) =
+            negotiation::negotiate(&readiness, &mut buffers.get(), &config).await?;
         let notifier = Notifier::start(&channel, &negotiated).map_err(Error::Session)?;
         let passthrough = negotiated.passthrough().then(|| Passthrough::new(&channel));
         let started = Started { negotiated, notifier, passthrough };
@@ -167,7 +175,10 @@ impl<F: Filesystem> Session<F> {
         let inner = Arc::new(Inner {
             channel,
             filesystem,
-            pending: Pending::new(config.readers > 1),
+            pending: match ring {
+                Some(_) => Pending::over_io_uring(),
+                None => Pending::new(config.readers > 1),
+            },
             counters: Arc::default(),
             buffers,
             runtime: Handle::current(),
@@ -175,7 +186,7 @@ impl<F: Filesystem> Session<F> {
             is_ending: AtomicBool::new(false),
         });
         let readiness = Arc::new(readiness);
-        Ok(Session { inner, readiness, started, stop: Arc::default(), config, mount })
+        Ok(Session { inner, readiness, ring, started, stop: Arc::default(), config, mount })
     }
 
     /// The result of the negotiation, and the handles for notifications and passthrough.
@@ -202,10 +213,14 @@ impl<F: Filesystem> Session<F> {
     ///
     /// Dropping this future drops the session, without waiting for either.
     pub async fn run(mut self) -> End {
+        let inner = self.inner.clone();
+        let mut ring = self.ring.take().map(|it| it.start(|| origin::ring_handler(&inner)));
+        // Beside io_uring, nobody waits for an answer from /dev/fuse.
+        let poll_limit = if ring.is_some() { Duration::ZERO } else { self.config.poll_limit };
         let mut readers = JoinSet::new();
         for _ in 0..self.config.readers {
             let (inner, readiness) = (self.inner.clone(), self.readiness.clone());
-            readers.spawn(reader::read_requests(inner, readiness, self.config.poll_limit));
+            readers.spawn(reader::read_requests(inner, readiness, poll_limit));
         }
         let cause = tokio::select! {
             ended = readers.join_next() => match ended {
@@ -213,6 +228,7 @@ impl<F: Filesystem> Session<F> {
                 // A panic of the session's own code; those of operations are caught before.
                 _ => Cause::Failed(io::Error::other("a reader panicked")),
             },
+            error = failed(&mut ring) => Cause::Failed(error),
             () = self.stop.notified() => Cause::Stopped,
         };
         if matches!(cause, Cause::Stopped) {
@@ -230,6 +246,9 @@ impl<F: Filesystem> Session<F> {
         self.inner.pending.cancel_all();
         self.inner.filesystem.destroy().await;
         readers.shutdown().await;
+        if let Some(ring) = ring {
+            ring.end().await;
+        }
         self.inner.pending.cancel_all();
         if let Some(mount) = self.mount.take() {
             // May run fusermount3, which blocks.
@@ -255,5 +274,13 @@ impl<F: Filesystem> Drop for Session<F> {
         // A waiting operation would keep the session's state alive, including the descriptor, and
         // so its caller would wait forever.
         self.inner.pending.cancel_all();
+    }
+}
+
+/// Returns when io_uring has failed.
+async fn failed(ring: &mut Option<Ring>) -> io::Error {
+    match ring {
+        Some(ring) => ring.failed().await,
+        None => std::future::pending().await,
     }
 }

@@ -1,6 +1,8 @@
 //! Real mounts. Every test of [`everybody`] runs twice: as the user who runs the tests, and, by
-//! [`as_root::an_unprivileged_user_can_mount`], as the user `nobody` through fusermount3.
+//! [`as_root::an_unprivileged_user_can_mount`], as the user `nobody` through fusermount3. All of
+//! them run once more over io_uring, by [`as_root::all_tests_pass_over_io_uring`].
 
+mod enabled;
 mod memory;
 
 use std::fs::{self, File, OpenOptions};
@@ -24,6 +26,15 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 const TTL: Duration = Duration::from_secs(100);
+
+/// Set for the tests over io_uring.
+const OVER_IO_URING: &str = "FUSE_TEST_OVER_IO_URING";
+
+/// The usual configuration, over the transport that is tested.
+fn config() -> Config {
+    let over_io_uring = std::env::var_os(OVER_IO_URING).is_some();
+    Config { io_uring: over_io_uring.then_some(8), ..Config::default() }
+}
 
 /// A mounted [`Memory`]. [`Mounted::end`] has to be called before it is dropped, except by a panic.
 struct Mounted {
@@ -61,7 +72,7 @@ fn wait_unmounted(path: &Path) {
 
 impl Mounted {
     fn new() -> Mounted {
-        Mounted::with(Memory::new(TTL), &MountOptions::default(), Config::default())
+        Mounted::with(Memory::new(TTL), &MountOptions::default(), config())
     }
 
     fn with(memory: Arc<Memory>, options: &MountOptions, config: Config) -> Mounted {
@@ -74,7 +85,9 @@ impl Mounted {
 
     fn over(memory: Arc<Memory>, mount: Mount, config: Config, dir: TempDir) -> Mounted {
         let runtime = Runtime::new().unwrap();
+        let over_io_uring = config.io_uring.is_some();
         let session = runtime.block_on(Session::start(mount, memory.clone(), config)).unwrap();
+        assert_eq!(session.started().negotiated.io_uring(), over_io_uring);
         let session = Some(runtime.spawn(session.run()));
         Mounted { memory, session, runtime, dir }
     }
@@ -286,7 +299,7 @@ mod everybody {
 
     #[test]
     fn files_work_with_two_readers() {
-        let config = Config { readers: 2, ..Config::default() };
+        let config = Config { readers: 2, ..config() };
         let mounted = Mounted::with(Memory::new(Duration::ZERO), &MountOptions::default(), config);
         let mounted = in_time(move || {
             use_files(&mounted);
@@ -328,7 +341,7 @@ mod everybody {
     fn a_blocked_caller_can_always_be_freed() {
         handle_signals();
         let mounted =
-            Mounted::with(Memory::new(Duration::ZERO), &MountOptions::default(), Config::default());
+            Mounted::with(Memory::new(Duration::ZERO), &MountOptions::default(), config());
         mounted.memory.add("file", &[7; 8192]);
         let path = mounted.path("file");
         let text = path.to_str().unwrap();
@@ -376,7 +389,7 @@ mod everybody {
     #[test]
     fn signals_in_quick_succession_fail_no_call() {
         handle_signals();
-        let config = Config { readers: 2, ..Config::default() };
+        let config = Config { readers: 2, ..config() };
         let mounted = Mounted::with(Memory::new(Duration::ZERO), &MountOptions::default(), config);
         mounted.memory.add("file", &[7; 4096]);
         let path = mounted.path("file");
@@ -494,7 +507,7 @@ mod everybody {
         let mounted = Mounted::with(
             Memory::new(Duration::from_secs(3600)),
             &MountOptions::default(),
-            Config::default(),
+            config(),
         );
         let memory = mounted.memory.clone();
         memory.add("gone", b"there");
@@ -522,7 +535,7 @@ mod everybody {
         let mounted = Mounted::with(
             Memory::new(Duration::from_secs(3600)),
             &MountOptions::default(),
-            Config::default(),
+            config(),
         );
         mounted.memory.add("used", b"");
         let path = mounted.path("used");
@@ -553,7 +566,7 @@ mod everybody {
         let mounted = Mounted::with(
             Memory::new(Duration::from_secs(3600)),
             &MountOptions::default(),
-            Config::default(),
+            config(),
         );
         let memory = mounted.memory.clone();
         if !mounted.notifier().prunes() {
@@ -587,7 +600,7 @@ mod everybody {
     fn with_handle_killpriv_the_capability_is_requested_once() {
         const WRITES: usize = 20;
         let asked = |handle_killpriv: bool| {
-            let config = Config { handle_killpriv, ..Config::default() };
+            let config = Config { handle_killpriv, ..config() };
             let memory = Memory::new(Duration::from_secs(3600));
             let mounted = Mounted::with(memory.clone(), &MountOptions::default(), config);
             memory.add("file", b"");
@@ -635,7 +648,7 @@ mod everybody {
         let runtime = Runtime::new().unwrap();
         let mount = Mount::new(dir.path(), &MountOptions::default()).unwrap();
         let memory = Memory::new(TTL);
-        let session = runtime.block_on(Session::start(mount, memory, Config::default())).unwrap();
+        let session = runtime.block_on(Session::start(mount, memory, config())).unwrap();
         let stopper = session.stopper();
         let session = runtime.spawn(session.run());
         let _open = File::open(dir.path()).unwrap();
@@ -656,7 +669,7 @@ mod everybody {
             max_read: Some(65_536),
             ..MountOptions::default()
         };
-        let mounted = Mounted::with(Memory::new(TTL), &options, Config::default());
+        let mounted = Mounted::with(Memory::new(TTL), &options, config());
         let line = mounted_on(mounted.dir.path()).unwrap();
         for part in [
             " ro,nosuid,nodev,noexec,",
@@ -745,7 +758,7 @@ mod everybody {
         wait_unmounted(dir.path());
         // The watcher does not disturb a regular end.
         let options = MountOptions { auto_unmount: true, ..MountOptions::default() };
-        let mounted = Mounted::with(Memory::new(TTL), &options, Config::default());
+        let mounted = Mounted::with(Memory::new(TTL), &options, config());
         mounted.end();
     }
 
@@ -779,6 +792,11 @@ mod as_root {
 
     #[test]
     fn an_unprivileged_user_can_mount() {
+        run_as_nobody(false);
+    }
+
+    /// Runs the tests of [`everybody`] as `nobody`.
+    fn run_as_nobody(over_io_uring: bool) {
         assert_root();
         // The mode that udev sets; without udev the kernel's default is for root only.
         fs::set_permissions("/dev/fuse", fs::Permissions::from_mode(0o666)).unwrap();
@@ -787,15 +805,30 @@ mod as_root {
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let program = dir.path().join("mounted");
         fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
-        let output = nobody(&program)
-            .arg("everybody::")
-            .current_dir("/")
-            .env_remove("TMPDIR")
+        let mut command = nobody(&program);
+        command.arg("everybody::").current_dir("/").env_remove("TMPDIR");
+        if over_io_uring {
+            command.env(OVER_IO_URING, "1");
+        }
+        let output = command.output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
+        assert!(text.contains("a_blocked_caller_can_always_be_freed ... ok"), "{text}");
+    }
+
+    #[test]
+    fn all_tests_pass_over_io_uring() {
+        assert_root();
+        let Some(_enabled) = enabled::io_uring("all_tests_pass_over_io_uring") else { return };
+        let output = Command::new(std::env::current_exe().unwrap())
+            .args(["--skip", "an_unprivileged_user_can_mount", "--skip", "over_io_uring"])
+            .env(OVER_IO_URING, "1")
             .output()
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
         assert!(text.contains("a_blocked_caller_can_always_be_freed ... ok"), "{text}");
+        run_as_nobody(true);
     }
 
     #[test]
@@ -829,7 +862,7 @@ mod as_root {
         let mut backing = tempfile::tempfile().unwrap();
         backing.write_all(b"backed").unwrap();
         *memory.backing.lock().unwrap() = Some(backing.try_clone().unwrap().into());
-        let config = Config { passthrough: true, ..Config::default() };
+        let config = Config { passthrough: true, ..config() };
         let mounted = Mounted::with(memory, &MountOptions::default(), config);
         assert!(mounted.memory.started.get().unwrap().negotiated.passthrough());
         let path = mounted.path("file");
@@ -856,7 +889,7 @@ mod as_root {
             [(Visibility::OwnerAndRoot, false), (Visibility::Everybody, true)]
         {
             let options = MountOptions { visibility, ..MountOptions::default() };
-            let mounted = Mounted::with(Memory::new(TTL), &options, Config::default());
+            let mounted = Mounted::with(Memory::new(TTL), &options, config());
             mounted.memory.add("file", b"");
             let output = nobody("stat").arg(mounted.path("file")).output().unwrap();
             let error = String::from_utf8_lossy(&output.stderr);
@@ -882,7 +915,7 @@ mod as_root {
         let point = PathBuf::from(format!("/dev/fd/{number}"));
         let mount = Mount::new(&point, &MountOptions::default()).unwrap();
         assert_eq!(mount.path(), None);
-        let mounted = Mounted::over(Memory::new(TTL), mount, Config::default(), dir);
+        let mounted = Mounted::over(Memory::new(TTL), mount, config(), dir);
         let path = mounted.path("file");
         in_time(move || fs::write(path, "x")).unwrap();
         mounted.end();

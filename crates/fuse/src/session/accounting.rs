@@ -14,6 +14,7 @@ use base::metrics::{Counter, Histogram, requests_sent};
 use super::Inner;
 use super::dispatch::guarded;
 use super::interrupts::Policy;
+use super::origin::Origin;
 use crate::abi::{InHeader, opcode};
 use crate::filesystem::Filesystem;
 use crate::operation::Operation;
@@ -122,11 +123,18 @@ pub(super) struct Call {
     pub(super) policy: Policy,
     began: Instant,
     pub(super) traced: Option<Arc<Traced>>,
+    /// Where the reply goes; `None` once it was sent.
+    pub(super) origin: Option<Origin>,
 }
 
 impl Call {
     /// A request that has just been read.
-    pub(super) fn new(header: &InHeader, operation: &Operation<'_>, is_recording: bool) -> Call {
+    pub(super) fn new(
+        header: &InHeader,
+        operation: &Operation<'_>,
+        origin: Origin,
+        is_recording: bool,
+    ) -> Call {
         let traced = is_recording.then(|| {
             Arc::new(Traced {
                 opcode: header.opcode,
@@ -139,7 +147,8 @@ impl Call {
             })
         });
         let policy = Policy::of(operation);
-        Call { opcode: header.opcode, policy, began: Instant::now(), traced }
+        let (opcode, origin) = (header.opcode, Some(origin));
+        Call { opcode, policy, began: Instant::now(), traced, origin }
     }
 
     fn kind(&self) -> usize {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::abi::flags::init;
+use crate::ring::effective_depth;
 
 /// Maximum of READ and WRITE: more would only make buffers larger, since no server accepts a
 /// mebibyte at once.
@@ -21,6 +22,10 @@ fn max_write_of(pages: &str) -> u32 {
     let pages: Option<u32> = pages.trim().parse().ok();
     pages.map_or(USUAL_MAX_WRITE, |pages| pages.saturating_mul(4096).clamp(4096, MAX_WRITE))
 }
+
+/// The kernel's page size in the unit of `max_pages`. With larger pages, the kernel takes
+/// `max_pages` for more bytes, which does no harm.
+const PAGE: u32 = 4096;
 
 /// Room in a receive buffer beside a WRITE's data: its header and, by the kernel's rule, at least a
 /// page.
@@ -87,6 +92,10 @@ pub struct Config {
     pub direct_io_mmap: bool,
     /// Use passthrough if the kernel supports it.
     pub passthrough: bool,
+    /// Transfer requests through io_uring if the kernel offers it, with this number of entries for
+    /// each possible processor: 4 to 128, as [`DEFAULT_DEPTH`](crate::DEFAULT_DEPTH). Each has
+    /// memory for a WRITE of `max_write` bytes, which is used from the first such request on.
+    pub io_uring: Option<u16>,
     /// Time that the end of the session waits for running operations.
     pub drain_limit: Duration,
 }
@@ -109,6 +118,7 @@ impl Default for Config {
             handle_killpriv: false,
             direct_io_mmap: true,
             passthrough: false,
+            io_uring: None,
             drain_limit: Duration::from_secs(30),
         }
     }
@@ -118,6 +128,11 @@ impl Config {
     /// Brings every value into its range.
     pub(super) fn effective(mut self) -> Config {
         self.max_write = self.max_write.clamp(4096, MAX_WRITE) & !4095;
+        if self.io_uring.is_some() {
+            // The largest extended attribute has to fit into a payload.
+            self.max_write = self.max_write.max(BUFFER_MIN as u32);
+        }
+        self.io_uring = self.io_uring.map(effective_depth);
         self.max_background = self.max_background.max(1);
         self.congestion_threshold = self.congestion_threshold.clamp(1, self.max_background);
         self.time_granularity = self.time_granularity.clamp(1, 1_000_000_000);
@@ -128,6 +143,17 @@ impl Config {
     /// Length of a receive buffer.
     pub(super) fn buffer_size(&self) -> usize {
         (self.max_write as usize).max(BUFFER_MIN) + BUFFER_HEADROOM
+    }
+
+    /// Length of the payload of an entry of io_uring: the kernel multiplies the number of pages by
+    /// its page size.
+    pub(super) fn payload_size(&self) -> usize {
+        usize::from(self.max_pages()) * rustix::param::page_size()
+    }
+
+    /// `max_write` in pages of 4 KiB.
+    pub(super) fn max_pages(&self) -> u16 {
+        (self.max_write / PAGE) as u16
     }
 
     /// The capabilities to enable, if they are offered.
@@ -177,6 +203,11 @@ impl Negotiated {
     /// Whether backing files can be registered.
     pub fn passthrough(&self) -> bool {
         self.capabilities & init::PASSTHROUGH != 0
+    }
+
+    /// Whether requests are transferred through io_uring.
+    pub fn io_uring(&self) -> bool {
+        self.capabilities & init::OVER_IO_URING != 0
     }
 }
 

@@ -12,10 +12,11 @@ use base::task::Task;
 use super::Inner;
 use super::accounting::{Call, recorded};
 use super::buffers::Buffer;
+use super::origin::Origin;
 use super::reply::Reply;
 use crate::abi::{self, opcode};
 use crate::filesystem::Filesystem;
-use crate::operation::{Context, Operation};
+use crate::operation::{Context, LockKind, Operation};
 use crate::request::{Malformed, Request, WRITE_DATA_OFFSET};
 
 /// Requests on an open file: their caller was checked at the open, as in libfuse. So with
@@ -38,7 +39,7 @@ const UNTIL_THE_END: &[u32] =
 
 impl<F: Filesystem> Inner<F> {
     /// Starts the operation of the request in the first `len` bytes of `buffer`.
-    pub(super) fn dispatch(self: &Arc<Self>, buffer: &mut Buffer, len: usize) {
+    pub(super) fn dispatch(self: &Arc<Self>, buffer: &mut Buffer, len: usize, mut origin: Origin) {
         let request = match Request::parse(&buffer[..len]) {
             Ok(request) => request,
             Err(malformed @ Malformed::Header { .. }) => {
@@ -50,7 +51,7 @@ impl<F: Filesystem> Inner<F> {
                     header.opcode,
                     opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT
                 ) {
-                    self.write(header.unique, -libc::EIO, &[]);
+                    self.write(origin, header.unique, -libc::EIO, &[]);
                 }
                 return;
             }
@@ -74,18 +75,23 @@ impl<F: Filesystem> Inner<F> {
             }
             Operation::Interrupt { unique } => self.interrupted(unique),
             Operation::NotifyReply => {}
-            Operation::Destroy => drop(self.write(header.unique, 0, &[])),
-            Operation::Unknown { .. } => drop(self.write(header.unique, -libc::ENOSYS, &[])),
+            Operation::Destroy => drop(self.write(origin, header.unique, 0, &[])),
+            Operation::Unknown { .. } => {
+                self.write(origin, header.unique, -libc::ENOSYS, &[]);
+            }
             // A second INIT is invalid.
-            Operation::Init(_) => drop(self.write(header.unique, -libc::EIO, &[])),
+            Operation::Init(_) => drop(self.write(origin, header.unique, -libc::EIO, &[])),
             operation if self.is_ending.load(Ordering::Relaxed) && is_new(&operation, &header) => {
-                self.write(header.unique, -libc::ENOTCONN, &[]);
+                self.write(origin, header.unique, -libc::ENOTCONN, &[]);
             }
             _ if self.denies(ctx.uid, header.opcode) => {
-                self.write(header.unique, -libc::EACCES, &[]);
+                self.write(origin, header.unique, -libc::EACCES, &[]);
+            }
+            operation if is_lock(&operation) && !origin.admits_lock() => {
+                self.write(origin, header.unique, -libc::ENOLCK, &[]);
             }
             Operation::Write(write, data) => {
-                let call = self.call(&header, &request.operation);
+                let call = self.call(&header, &request.operation, origin);
                 let range = WRITE_DATA_OFFSET..WRITE_DATA_OFFSET + data.len();
                 let data = self.buffers.take(buffer, range);
                 self.run(&ctx, call, move |reply| async move {
@@ -96,14 +102,14 @@ impl<F: Filesystem> Inner<F> {
                 });
             }
             operation => {
-                let call = self.call(&header, &operation);
+                let call = self.call(&header, &operation, origin);
                 self.perform(ctx, header.nodeid, call, operation);
             }
         }
     }
 
-    fn call(&self, header: &abi::InHeader, operation: &Operation<'_>) -> Call {
-        Call::new(header, operation, self.filesystem.is_recording(header.pid))
+    fn call(&self, header: &abi::InHeader, operation: &Operation<'_>, origin: Origin) -> Call {
+        Call::new(header, operation, origin, self.filesystem.is_recording(header.pid))
     }
 
     /// Enters a request, polls its operation once, and keeps the operation if it has to wait.
@@ -125,8 +131,10 @@ impl<F: Filesystem> Inner<F> {
             None => Task::start(operation),
             Some(traced) => Task::start(recorded(self.clone(), traced, operation)),
         };
-        if let Some(task) = task {
-            self.pending.started(unique, task);
+        if let Some(task) = task
+            && self.pending.started(unique, task)
+        {
+            self.watch_callers();
         }
     }
 
@@ -146,6 +154,11 @@ fn is_new(operation: &Operation<'_>, header: &abi::InHeader) -> bool {
     // Pages of a mapping were acknowledged long ago.
     let is_page = matches!(operation, Operation::Write(write, _) if write.cached);
     !is_page && !UNTIL_THE_END.contains(&header.opcode)
+}
+
+/// Whether a request may wait for the owner of a lock.
+fn is_lock(operation: &Operation<'_>) -> bool {
+    matches!(operation, Operation::Setlk(lock) if lock.lock.kind != LockKind::Unlock)
 }
 
 /// Runs code of the file system that has no reply to report a panic.

@@ -121,9 +121,42 @@ impl<F: Filesystem> Inner<F> {
         }
     }
 
+    /// Starts the watcher.
+    pub(super) fn watch_callers(self: &Arc<Self>) {
+        self.runtime.spawn(watch(Arc::downgrade(self)));
+    }
+
     /// Starts the examiner.
     pub(super) fn examine_interrupted(self: &Arc<Self>) {
         self.runtime.spawn(examine(Arc::downgrade(self)));
+    }
+}
+
+/// Time between two checks of all callers that wait. One that was killed has to be freed within a
+/// second.
+const WATCH_INTERVAL: Duration = Duration::from_millis(400);
+
+/// Checks the callers of requests that wait until there are none, as if the kernel had sent an
+/// INTERRUPT for those with a signal that ends them. Through io_uring it sends none for a signal
+/// that arrives before the thread of the queue has taken over the request (Linux 6.18), and no
+/// signal after that reaches the caller.
+async fn watch<F: Filesystem>(session: Weak<Inner<F>>) {
+    loop {
+        tokio::time::sleep(WATCH_INTERVAL).await;
+        let Some(inner) = session.upgrade() else { return };
+        let Some(callers) = inner.pending.waiting_long() else { return };
+        if callers.is_empty() {
+            continue;
+        }
+        let signals = |(unique, tid)| (unique, Signals::of(tid));
+        let seen = tokio::task::spawn_blocking(move || {
+            callers.into_iter().map(signals).collect::<Vec<_>>()
+        });
+        for (unique, signals) in seen.await.unwrap_or_default() {
+            if matches!(signals, Signals::Fatal | Signals::Terminating) {
+                inner.interrupted(unique);
+            }
+        }
     }
 }
 

@@ -37,6 +37,8 @@ struct Entry {
     /// The thread that waits for the reply.
     tid: u32,
     state: State,
+    /// [`Table::round`] at its begin.
+    round: u64,
 }
 
 /// The progress of a request.
@@ -70,6 +72,9 @@ struct Table {
     has_examiner: bool,
     /// The oldest first.
     early: VecDeque<u64>,
+    /// Number of checks by the watcher.
+    round: u64,
+    has_watcher: bool,
 }
 
 impl Table {
@@ -88,6 +93,8 @@ pub(super) struct Pending {
     /// Notified of each interrupt that has to be checked.
     new_interrupt: Arc<Notify>,
     remember_early: bool,
+    /// The kernel may not report the signals of a caller.
+    needs_watcher: bool,
 }
 
 impl Pending {
@@ -98,7 +105,13 @@ impl Pending {
             idle: Notify::new(),
             new_interrupt: Arc::default(),
             remember_early,
+            needs_watcher: false,
         }
+    }
+
+    /// For requests through io_uring, with which interrupts are lost.
+    pub(super) fn over_io_uring() -> Pending {
+        Pending { needs_watcher: true, ..Pending::new(true) }
     }
 
     /// Enters a request of the thread `tid`. Returns whether the examiner has to be started, like
@@ -106,7 +119,8 @@ impl Pending {
     pub(super) fn starting(&self, unique: u64, tid: u32, policy: Policy) -> bool {
         let mut table = self.table.lock();
         let state = State::Starting { cancelled: false };
-        table.entries.insert(unique, Entry { policy, tid, state });
+        let round = table.round;
+        table.entries.insert(unique, Entry { policy, tid, state, round });
         let mut needs_examiner = false;
         if let Some(at) = table.early.iter().position(|early| *early == unique) {
             table.early.remove(at);
@@ -117,18 +131,37 @@ impl Pending {
     }
 
     /// Records that the request did not end in its first poll; it may have ended on another thread
-    /// since.
-    pub(super) fn started(&self, unique: u64, task: Arc<Task>) {
+    /// since. Returns whether the watcher has to be started: a task that calls
+    /// [`Pending::waiting_long`] until it returns `None`.
+    pub(super) fn started(&self, unique: u64, task: Arc<Task>) -> bool {
         let mut table = self.table.lock();
-        let Some(entry) = table.entries.get_mut(&unique) else { return };
+        let Some(entry) = table.entries.get_mut(&unique) else { return false };
         match entry.state {
             State::Starting { cancelled: false } => entry.state = State::Started(task),
             State::Starting { cancelled: true } => {
                 drop(table);
                 task.cancel();
+                return false;
             }
             State::Started(_) => {}
         }
+        self.needs_watcher && !std::mem::replace(&mut table.has_watcher, true)
+    }
+
+    /// The requests that have waited since the last call but one, without an interrupt, and the
+    /// threads that wait for them. `None` without requests in progress: the watcher ends then.
+    pub(super) fn waiting_long(&self) -> Option<Vec<(u64, u32)>> {
+        let mut table = self.table.lock();
+        if table.entries.is_empty() {
+            table.has_watcher = false;
+            return None;
+        }
+        table.round += 1;
+        let Table { entries, interrupted, round, .. } = &*table;
+        let is_old =
+            |id: &u64, entry: &Entry| entry.round + 1 < *round && !interrupted.contains_key(id);
+        let old = entries.iter().filter(|(id, entry)| is_old(id, entry));
+        Some(old.map(|(id, entry)| (*id, entry.tid)).collect())
     }
 
     /// Records that the reply was written.
@@ -383,6 +416,29 @@ mod tests {
         assert_eq!(table.len(), 0);
         assert!(dropped.load(Ordering::SeqCst));
         table.idle().await;
+    }
+
+    #[tokio::test]
+    async fn requests_that_wait_long_are_watched_over_io_uring() {
+        let table = Pending::over_io_uring();
+        table.starting(2, 7, Policy::Changing);
+        assert!(table.started(2, waiting().0));
+        table.starting(4, 8, Policy::Changing);
+        assert!(!table.started(4, waiting().0), "one watcher");
+        assert_eq!(table.waiting_long(), Some(vec![]));
+        begin(&table, 6, Policy::Changing);
+        table.interrupt(4);
+        assert_eq!(table.waiting_long(), Some(vec![(2, 7)]));
+        table.ended(2);
+        table.ended(4);
+        assert_eq!(table.waiting_long(), Some(vec![(6, 7)]));
+        table.ended(6);
+        assert_eq!(table.waiting_long(), None);
+        table.starting(8, 7, Policy::Changing);
+        assert!(table.started(8, waiting().0), "another watcher");
+        let other = Pending::new(true);
+        other.starting(2, 7, Policy::Changing);
+        assert!(!other.started(2, waiting().0), "/dev/fuse reports all");
     }
 
     #[test]

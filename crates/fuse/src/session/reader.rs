@@ -13,6 +13,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::buffers::Buffer;
+use super::origin::Origin;
 use super::{Cause, Inner};
 use crate::channel::Readiness;
 use crate::filesystem::Filesystem;
@@ -85,7 +86,7 @@ fn take<F: Filesystem>(
     match received {
         Ok(0) => Some(Cause::Unmounted),
         Ok(len) => {
-            inner.dispatch(buffer, len);
+            inner.dispatch(buffer, len, Origin::Device);
             None
         }
         Err(error) => end(error),

@@ -10,6 +10,7 @@ use base::{Data, Errno, Result};
 
 use super::Inner;
 use super::accounting::Call;
+use super::origin::Origin;
 use crate::abi::{self, OUT_HEADER_SIZE, Wire};
 use crate::attr::Entry;
 use crate::directory::PlusSink;
@@ -32,8 +33,9 @@ struct Entered<F: Filesystem> {
 
 impl<F: Filesystem> Entered<F> {
     /// Writes a reply; returns whether the kernel accepted it.
-    fn write(&self, error: i32, pieces: &[IoSlice<'_>]) -> bool {
-        let delivered = self.inner.write(self.unique, error, pieces);
+    fn write(&mut self, error: i32, pieces: &[IoSlice<'_>]) -> bool {
+        let Some(origin) = self.call.origin.take() else { return false };
+        let delivered = self.inner.write(origin, self.unique, error, pieces);
         let bytes = pieces.iter().map(|piece| piece.len()).sum();
         self.inner.counters.end(&self.call, error, bytes);
         delivered
@@ -55,7 +57,7 @@ pub(super) struct Reply<F: Filesystem> {
 
 impl<F: Filesystem> Drop for Reply<F> {
     fn drop(&mut self) {
-        if let Some(entered) = self.entered.take() {
+        if let Some(mut entered) = self.entered.take() {
             // Dropped by a panic, or by a cancellation.
             let errno = if std::thread::panicking() { Errno::EIO } else { Errno::EINTR };
             entered.write(-errno.raw(), &[]);
@@ -85,7 +87,7 @@ impl<F: Filesystem> Reply<F> {
 
     /// Sends a reply. Returns the request's entry if the kernel rejected the reply.
     fn send(&mut self, error: i32, pieces: &[IoSlice<'_>]) -> Option<Entered<F>> {
-        let entered = self.entered.take()?;
+        let mut entered = self.entered.take()?;
         (!entered.write(error, pieces)).then_some(entered)
     }
 
@@ -275,24 +277,16 @@ impl<F: Filesystem> Drop for Listing<F> {
 
 impl<F: Filesystem> Inner<F> {
     /// Writes a reply; returns whether the kernel accepted it.
-    pub(super) fn write(&self, unique: u64, error: i32, pieces: &[IoSlice<'_>]) -> bool {
-        let len = OUT_HEADER_SIZE + pieces.iter().map(|piece| piece.len()).sum::<usize>();
-        let mut header = [0; OUT_HEADER_SIZE];
-        header[..4].copy_from_slice(&(len as u32).to_ne_bytes());
-        header[4..8].copy_from_slice(&error.to_ne_bytes());
-        header[8..].copy_from_slice(&unique.to_ne_bytes());
-        let sent = match pieces {
-            [] => self.channel.send(&[IoSlice::new(&header)]),
-            [piece] => self.channel.send(&[IoSlice::new(&header), *piece]),
-            _ => {
-                let mut packet = Vec::with_capacity(1 + pieces.len());
-                packet.push(IoSlice::new(&header));
-                packet.extend_from_slice(pieces);
-                self.channel.send(&packet)
-            }
-        };
-        match sent {
+    pub(super) fn write(
+        &self,
+        origin: Origin,
+        unique: u64,
+        error: i32,
+        pieces: &[IoSlice<'_>],
+    ) -> bool {
+        match origin.reply(&*self.channel, unique, error, pieces) {
             Ok(()) => {
+                let len = OUT_HEADER_SIZE + pieces.iter().map(|piece| piece.len()).sum::<usize>();
                 tracing::debug!(unique, errno = -error, len, "reply");
                 true
             }

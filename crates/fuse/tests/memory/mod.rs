@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use base::{Data, Errno, FileKind, Result, Timestamp};
 use bytes::Bytes;
 use fuse::{
-    Attr, AttrReply, BackingId, Context, Create, DirSink, Entry, Filesystem, Open, OpenReply,
-    Opened, PlusSink, Read, Release, SetAttr, Started, Statfs, Write,
+    Attr, AttrReply, BackingId, Context, Create, DirSink, Entry, Filesystem, LockKind, LockRequest,
+    Open, OpenReply, Opened, PlusSink, Read, Release, SetAttr, Started, Statfs, Write,
 };
 use tokio::sync::watch;
 
@@ -134,6 +134,12 @@ impl Memory {
         for (_, gate) in self.state().held.drain() {
             gate.send_replace(false);
         }
+    }
+
+    /// Blocks every thread that begins an operation, while `body` runs.
+    pub(crate) fn stalled<T>(&self, body: impl FnOnce() -> T) -> T {
+        let _state = self.state();
+        body()
     }
 
     pub(crate) fn begun(&self, operation: &'static str) -> usize {
@@ -447,6 +453,13 @@ impl Filesystem for Memory {
         let mut running = self.begin("release").await;
         running.ended = true;
         assert!(self.state().handles.remove(&release.fh), "released twice");
+        Ok(())
+    }
+
+    async fn setlk(&self, _ctx: &Context, _ino: u64, request: &LockRequest) -> Result<()> {
+        let unlocks = request.lock.kind == LockKind::Unlock;
+        let mut running = self.begin(if unlocks { "unlock" } else { "setlk" }).await;
+        running.ended = true;
         Ok(())
     }
 
