@@ -186,7 +186,7 @@ pub fn completed_options(list: &str) -> Answer {
             Answer::of_words(words.iter().map(|(word, _)| (*word).into()))
         }
         // Words, and names of other values in capitals.
-        Some(Effect::Custom(values, _)) if values.contains('|') => {
+        Some(Effect::Custom(values, _) | Effect::Optional(values, ..)) if values.contains('|') => {
             let words = values.split('|').filter(|word| word.starts_with(char::is_lowercase));
             Answer::of_words(words.map(str::to_owned))
         }

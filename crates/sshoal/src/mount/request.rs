@@ -135,6 +135,10 @@ pub struct KernelLimits {
     pub max_readahead_bytes: Option<u32>,
     /// How long to poll for its next request ([`fuse::Config::poll_limit`]).
     pub poll_limit: Duration,
+    /// Its requests are transferred through io_uring, if it offers that.
+    pub io_uring: bool,
+    /// Entries for each processor with io_uring.
+    pub io_uring_depth: Option<u16>,
     /// It keeps `flock(2)` locks for this machine, also if the server has locks.
     pub local_flock: bool,
     /// It keeps `fcntl(2)` locks for this machine, also if the server has locks.
@@ -149,6 +153,8 @@ impl Default for KernelLimits {
             max_readahead_bytes: None,
             // Longer than a program takes to send its next request. Longer polling gains nothing.
             poll_limit: Duration::from_micros(50),
+            io_uring: false,
+            io_uring_depth: None,
             local_flock: false,
             local_posix_locks: false,
         }

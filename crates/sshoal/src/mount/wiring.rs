@@ -304,6 +304,7 @@ fn session_config(request: &MountRequest, any_link: bool) -> fuse::Config {
         congestion_threshold: limits.congestion_threshold.unwrap_or(defaults.congestion_threshold),
         max_readahead: limits.max_readahead_bytes.unwrap_or(defaults.max_readahead),
         poll_limit: limits.poll_limit,
+        io_uring: limits.io_uring.then(|| limits.io_uring_depth.unwrap_or(fuse::DEFAULT_DEPTH)),
         // A cached target would stay valid after its link was renamed to a place from which the
         // target leads out of the mount.
         cache_symlinks: any_link || open_modes::may_use_no_open(request),

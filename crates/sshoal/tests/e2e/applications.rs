@@ -8,4 +8,4 @@ mod building;
 mod copying;
 mod database;
 mod git;
-mod tree;
+pub mod tree;

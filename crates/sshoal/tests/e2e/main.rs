@@ -18,6 +18,8 @@ mod cache;
 mod demo;
 mod direct;
 mod doctor;
+#[path = "../../../fuse/tests/enabled/mod.rs"]
+mod enabled;
 mod everyday;
 mod faults;
 mod helper;
@@ -25,6 +27,7 @@ mod hosts;
 mod idle;
 mod inotify;
 mod installed;
+mod io_uring;
 mod links;
 mod logs;
 mod many_hosts;

@@ -75,8 +75,6 @@ pub(super) const OTHERS: &[MountOption] = &[
     option("clone_fd", LIBFUSE).help("one /dev/fuse descriptor per thread"),
     option("max_threads", LIBFUSE).help("maximum number of threads"),
     option("max_idle_threads", LIBFUSE).help("maximum number of idle threads"),
-    option("io_uring", LIBFUSE).help("transfer requests with io_uring"),
-    option("io_uring_q_depth", LIBFUSE).help("queue depth of io_uring"),
     flag("no_remote_lock", |draft| {
         draft.request.limits.local_flock = true;
         draft.request.limits.local_posix_locks = true;

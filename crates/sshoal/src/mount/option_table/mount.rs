@@ -5,7 +5,7 @@ use std::time::Duration;
 use fuse::AccessTime;
 use vfs::Links;
 
-use super::{MountOption, choice, custom, flag, mode, number, text};
+use super::{Effect, MountOption, choice, custom, flag, mode, number, option, text};
 use crate::mount::request::{IdMapKind, LogLevel};
 use crate::stats::endpoint::Address;
 
@@ -61,6 +61,26 @@ pub(super) const OPTIONS: &[MountOption] = &[
         draft.request.host.poll_limit = limit;
     })
     .help("microseconds to poll for the next request before sleeping, under load (default 50)"),
+    option(
+        "io_uring",
+        Effect::Optional(
+            "yes|no",
+            |draft, value| {
+                draft.request.limits.io_uring = match value {
+                    "yes" => true,
+                    "no" => false,
+                    _ => return Err("yes or no".to_owned()),
+                };
+                Ok(())
+            },
+            |draft| draft.request.limits.io_uring = true,
+        ),
+    )
+    .help("transfer the kernel's requests through io_uring, if it offers that (default no)"),
+    number("io_uring_q_depth", 4, 128, |draft, depth| {
+        draft.request.limits.io_uring_depth = Some(depth as u16);
+    })
+    .help("requests in progress for each processor with io_uring (default 32)"),
 ];
 
 /// The process, its log, and the mount point.
