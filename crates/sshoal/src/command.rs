@@ -6,7 +6,10 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use cli::{EXIT_FAILURE, EXIT_OK, Problem};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 
+use crate::config_file::{Configuration, Places};
 use crate::mount::{help, settings, suggestion};
 use crate::program::Program;
 use crate::transfer::{self, Direction};
@@ -180,6 +183,9 @@ pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCod
             }
         }
         word => {
+            if let Some(problem) = word.and_then(|word| no_such_command(word, words.len() == 1)) {
+                return Err(problem.into());
+            }
             let meant = word.and_then(command_meant);
             let ended = mount::run(program, words, false);
             ended.map_err(|error| match (error.downcast::<Problem>(), meant) {
@@ -193,13 +199,47 @@ pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCod
     }
 }
 
+/// The error if the first word can only be meant as a command: it is similar to one, or it is the
+/// only word. As in sshfs the mount point may come before the source, so a word that names a file
+/// in the current directory is no command. Neither is the name of a mount in the configuration
+/// file: it only lacks the `mount` before it.
+fn no_such_command(word: &str, is_only: bool) -> Option<Problem> {
+    let meant = command_meant(word);
+    let is_command = meant.is_some() || is_only && is_plain(word);
+    if !is_command || is_file(word) || is_configured(word) {
+        return None;
+    }
+    let problem = Problem::new(format!("command '{word}'"), "no such command");
+    Some(problem.hint(match meant {
+        Some(meant) => format!("did you mean '{meant}'?"),
+        None => "`sshoal help` lists the commands; a source is [user@]host:[dir]".to_owned(),
+    }))
+}
+
+/// Whether a file has this name. Requests nothing from a mounted file system, which may hang.
+fn is_file(name: &str) -> bool {
+    let found =
+        rustix::fs::open(name, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty());
+    !matches!(found, Err(Errno::NOENT))
+}
+
+/// Whether the configuration file has a mount of this name.
+fn is_configured(name: &str) -> bool {
+    let configuration = Configuration::load(&Places::of_environment());
+    configuration.is_ok_and(|it| it.names().contains(&name))
+}
+
 /// The command that a misspelled first word most likely stands for, unless the word can be a
 /// source.
 fn command_meant(word: &str) -> Option<String> {
     let table = commands();
     let names = cli::manual::subcommands(&table).map(clap::Command::get_name);
-    let plain = !word.contains(|char: char| !char.is_ascii_alphabetic());
-    plain.then(|| suggestion::nearest(word, names)).flatten().map(str::to_owned)
+    is_plain(word).then(|| suggestion::nearest(word, names)).flatten().map(str::to_owned)
+}
+
+/// Whether a word consists of letters, as all commands do.
+fn is_plain(word: &str) -> bool {
+    !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphabetic())
 }
 
 fn is_command(name: &str) -> bool {

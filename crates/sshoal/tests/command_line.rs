@@ -150,12 +150,6 @@ fn mistakes_are_one_line_and_a_hint() {
              `sshoal help options` all options\n",
         ),
         (
-            "sshoal",
-            &["stauts"],
-            "sshoal: source: missing (only 'stauts' was given)\n  a source is [user@]host:[dir]\n  \
-             did you mean the command 'status'?\n",
-        ),
-        (
             "sshfs",
             &["umount", "/"],
             "sshfs: source 'umount': contains no ':'\n  a source is [user@]host:[dir]; the home directory on umount is 'umount:'\n",
@@ -163,6 +157,78 @@ fn mistakes_are_one_line_and_a_hint() {
     ] {
         assert_eq!(failure(name, words), said, "{words:?}");
     }
+}
+
+/// Words of which none is a mount point that exists, or the name of a configured mount.
+#[test]
+fn a_wrong_command_is_said_with_the_nearest() {
+    let dir = tempfile::tempdir().unwrap();
+    let said = |name: &str, words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sshoal"));
+        command.arg0(name).args(words).current_dir(&dir).env("XDG_CONFIG_HOME", dir.path());
+        let output = command.output().unwrap();
+        assert_eq!((output.status.code(), text(&output.stdout)), (Some(1), ""), "{words:?}");
+        text(&output.stderr).to_owned()
+    };
+    for (words, meant) in [
+        (&["stauts"][..], "status"),
+        (&["stauts", "mnt"], "status"),
+        (&["stauts", "--json"], "status"),
+        (&["doctr", "host:"], "doctor"),
+        (&["moutn", "host:", "mnt"], "mount"),
+        (&["unmount", "mnt"], "umount"),
+        (&["puhs", "-a", "file", "host:"], "push"),
+    ] {
+        let wanted =
+            format!("sshoal: command '{}': no such command\n  did you mean '{meant}'?\n", words[0]);
+        assert_eq!(said("sshoal", words), wanted, "{words:?}");
+    }
+    let other = "sshoal: command 'list': no such command\n  `sshoal help` lists the commands; a \
+        source is [user@]host:[dir]\n";
+    assert_eq!(said("sshoal", &["list"]), other);
+
+    // As in sshfs, which has no commands.
+    let source = "a source is [user@]host:[dir]";
+    for (name, words, wanted) in [
+        (
+            "sshfs",
+            &["stauts"][..],
+            format!("source: missing (only 'stauts' was given)\n  {source}"),
+        ),
+        (
+            "sshoal",
+            &["list", "mnt"],
+            format!(
+                "source 'list': contains no ':'\n  {source}; the home directory on list is 'list:'"
+            ),
+        ),
+        (
+            "sshoal",
+            &["mnt", "host:"],
+            "mount point 'mnt': No such file or directory\n  mkdir 'mnt'".to_owned(),
+        ),
+        (
+            "sshoal",
+            &["host:", "stauts"],
+            "mount point 'stauts': No such file or directory\n  mkdir 'stauts'".to_owned(),
+        ),
+    ] {
+        assert_eq!(said(name, words), format!("{name}: {wanted}\n"), "{words:?}");
+    }
+
+    std::fs::write(dir.path().join("doctr"), "").unwrap();
+    for (words, wanted) in [
+        (&["doctr", "host:"][..], "mount point 'doctr': not a directory"),
+        (&["doctr"], "source: missing (only 'doctr' was given)"),
+    ] {
+        let said = said("sshoal", words);
+        assert!(said.starts_with(&format!("sshoal: {wanted}\n")), "{said}");
+    }
+    std::fs::create_dir(dir.path().join("sshoal")).unwrap();
+    let configuration = "[mount.stauts]\nsources = ['host:']\n";
+    std::fs::write(dir.path().join("sshoal/config.toml"), configuration).unwrap();
+    let configured = said("sshoal", &["stauts", "mnt"]);
+    assert!(configured.starts_with("sshoal: source 'stauts': contains no ':'"), "{configured}");
 }
 
 #[test]
