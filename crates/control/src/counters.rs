@@ -69,6 +69,20 @@ pub struct Caches {
     pub read_misses: u64,
 }
 
+/// Opens and bytes served from the disk cache, and from the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Disk {
+    /// Opens served from the cache.
+    pub hits: u64,
+    /// Opens served from the server.
+    pub misses: u64,
+    /// Bytes read from the cache.
+    pub read_here_bytes: u64,
+    /// Bytes read from the server.
+    pub read_there_bytes: u64,
+}
+
 /// Requests to one host, over all its sessions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]

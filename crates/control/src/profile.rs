@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::counters::{Caches, Disk};
+
 /// Longest profile in seconds.
 pub const MAX_SECONDS: u32 = 3600;
 
@@ -17,6 +19,11 @@ pub struct Profile {
     pub total: Share,
     /// Requests to servers that no FUSE request has sent: data that was sent later, revalidations.
     pub background_requests: u64,
+    /// Hits and misses of the caches in memory in this time; `null` from a daemon that does not
+    /// report them.
+    pub caches: Option<Caches>,
+    /// Hits and misses of the disk cache in this time, if there is one.
+    pub disk: Option<Disk>,
     /// Files and other paths.
     pub paths: Vec<Entry>,
     /// The directories of these files: the sum of their entries.

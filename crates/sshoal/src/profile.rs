@@ -1,4 +1,5 @@
-//! `sshoal profile`: which paths and processes cause the requests of a mount.
+//! `sshoal profile`: which paths and processes cause the requests of a mount, and which of its caches
+//! answer them.
 
 pub mod recorder;
 
@@ -11,6 +12,7 @@ use control::client;
 use control::profile::{Entry, MAX_SECONDS, Profile, Share};
 
 use crate::quantity::{bytes, count, duration, latency};
+use crate::stats::interval;
 
 /// Rows of a table.
 const SHOWN_ROWS: usize = 10;
@@ -53,6 +55,7 @@ fn text(profile: &Profile) -> String {
         count(total.requests, "request"),
         count(profile.background_requests, "request"),
     );
+    caches(&mut out, profile);
     for (title, entries) in [
         ("program", &profile.programs),
         ("process", &profile.processes),
@@ -68,6 +71,19 @@ fn text(profile: &Profile) -> String {
     out
 }
 
+/// The caches that were used. A daemon of an earlier version reports none.
+fn caches(out: &mut String, profile: &Profile) {
+    let Some(caches) = &profile.caches else { return };
+    let rates = interval::rates(caches, profile.disk).into_iter();
+    let rows = rates.filter_map(|(name, rate)| Some((name, rate, interval::percent(rate)?)));
+    for (index, (name, (hits, all), percent)) in rows.enumerate() {
+        if index == 0 {
+            *out += "\n      hits  misses hits %  cache\n";
+        }
+        let _ = writeln!(out, "{hits:>10} {:>7} {percent:>6.0}  {name}", all - hits);
+    }
+}
+
 fn table(out: &mut String, title: &str, entries: &[Entry]) {
     if entries.is_empty() {
         return;
@@ -75,16 +91,21 @@ fn table(out: &mut String, title: &str, entries: &[Entry]) {
     let _ = writeln!(out, "\n    waited     ops errors requests      data  {title}");
     for entry in entries.iter().take(SHOWN_ROWS) {
         let Entry { name, pid, share } = entry;
-        let pid = pid.map(|pid| format!(" ({pid})")).unwrap_or_default();
+        let name = match (name.as_str(), pid) {
+            // The process had ended before its name could be read.
+            ("", Some(pid)) => format!("(pid {pid})"),
+            ("", None) => "(unknown)".to_owned(),
+            (name, Some(pid)) => format!("{} ({pid})", printable(name)),
+            (name, None) => printable(name),
+        };
         let _ = writeln!(
             out,
-            "{:>10} {:>7} {:>6} {:>8} {:>9}  {}{pid}  {}",
+            "{:>10} {:>7} {:>6} {:>8} {:>9}  {name}  {}",
             latency(share.waited_us),
             share.count(),
             share.errors,
             share.requests,
             bytes(share.bytes),
-            printable(name),
             kinds(share),
         );
     }
@@ -105,6 +126,7 @@ fn kinds(share: &Share) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use control::counters::{Caches, Disk};
 
     #[test]
     fn a_table_has_the_causes_and_no_control_characters() {
@@ -120,18 +142,38 @@ mod tests {
             ms: 2000,
             total: share(5),
             background_requests: 2,
+            caches: Some(Caches {
+                lookup_hits: 5,
+                lookup_absent_hits: 1,
+                lookup_misses: 2,
+                read_misses: 4,
+                ..Caches::default()
+            }),
+            disk: Some(Disk { hits: 3, ..Disk::default() }),
             paths: (0..20).map(|_| entry("/a\u{1b}[2J", None)).collect(),
             directories: Vec::new(),
-            processes: vec![entry("cat", Some(77))],
-            programs: Vec::new(),
+            processes: vec![entry("cat", Some(77)), entry("", Some(78))],
+            programs: vec![entry("", None)],
             is_incomplete: true,
         };
         let text = text(&profile);
         assert!(text.starts_with(
             "6 operations in 2.0 s: 1.50 ms waited, 2 KiB read and written, 3 requests to servers, \
-             and 2 requests in the background\n\n    waited     ops errors requests      data  process\n   \
-             1.50 ms       6      1        3     2 KiB  cat (77)  [read 5, open 1]\n"
+             and 2 requests in the background\n\n      hits  misses hits %  cache\n         \
+             6       2     75  lookup\n         0       4      0  read\n         \
+             3       0    100  disk\n\n    waited     ops errors requests      data  program\n"
         ), "{text}");
+        assert!(
+            text.contains(
+                "process\n   1.50 ms       6      1        3     2 KiB  cat (77)  [read 5, open 1]\n"
+            ),
+            "{text}"
+        );
+        assert!(
+            text.contains(" KiB  (pid 78)  [") && text.contains(" KiB  (unknown)  ["),
+            "{text}"
+        );
+        assert!(!super::text(&Profile { caches: None, ..profile }).contains("cache"), "no numbers");
         assert!(!text.contains('\u{1b}') && text.contains("/a\\u{1b}[2J  [read 5"), "{text}");
         assert!(text.contains(" 10 more in the JSON form") && text.contains("Too many paths"));
         assert!(!text.contains("directory"));

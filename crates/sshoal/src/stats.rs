@@ -5,7 +5,7 @@
 //! left, the command ends with exit code 1.
 
 pub mod endpoint;
-mod interval;
+pub mod interval;
 pub mod prometheus;
 mod text;
 mod view;

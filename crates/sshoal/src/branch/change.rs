@@ -29,6 +29,7 @@ use crate::mount::request::MountRequest;
 use crate::mount::settings;
 use crate::sources;
 use crate::stack::Stack;
+use crate::stats::interval::Interval;
 use crate::status::gather;
 
 /// How long a command may take to send a password that it has read.
@@ -118,12 +119,15 @@ impl Controlled {
             Problem::new("profile", "another profile of this mount is being recorded")
                 .hint("try again when it has ended")
         })?;
-        let before = gather::requests(&self.stack);
+        let before = self.stats();
         tokio::time::sleep(Duration::from_secs(seconds.min(MAX_SECONDS).into())).await;
-        let all = gather::requests(&self.stack).saturating_sub(before);
+        let now = self.stats();
         let profile = recording.finish();
+        let interval = Interval::new(Some(&before), &now, 0.0);
+        let (all, ..) = interval.traffic();
         let background_requests = all.saturating_sub(profile.total.requests);
-        Ok(Profile { background_requests, ..profile })
+        let (caches, disk) = (Some(interval.caches), interval.disk);
+        Ok(Profile { background_requests, caches, disk, ..profile })
     }
 
     async fn change(&self, change: Change) -> Result<(), Problem> {

@@ -267,7 +267,6 @@ impl Tables {
         Profile {
             ms: millis(self.began.elapsed()),
             total: self.total.share(),
-            background_requests: 0,
             is_incomplete: self.paths.is_incomplete
                 || self.directories.is_incomplete
                 || self.threads.is_incomplete,
@@ -275,6 +274,7 @@ impl Tables {
             directories: largest(self.directories.sums.into_iter().map(path)),
             processes: largest(processes.into_iter()),
             programs: largest(programs.into_iter()),
+            ..Profile::default()
         }
     }
 }

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use control::counters::{Caches, HostCounters, Latency, Operation};
+use control::counters::{Caches, Disk, HostCounters, Latency, Operation};
 use control::status::{HostStatus, MountStatus, SessionStatus};
-use serde::Serialize;
 
 use crate::quantity::micros;
 
@@ -31,17 +30,6 @@ pub struct Interval {
     pub disk: Option<Disk>,
     /// The hosts, in the order of the sources.
     pub hosts: Vec<HostInterval>,
-}
-
-/// The disk cache in an interval.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Disk {
-    /// Opens served from the cache, and from the server.
-    pub hits: u64,
-    pub misses: u64,
-    /// Bytes read from the cache, and from the server.
-    pub read_here_bytes: u64,
-    pub read_there_bytes: u64,
 }
 
 /// One host in an interval.
@@ -103,18 +91,7 @@ impl Interval {
 
     /// Hits of each cache, by the name of its column.
     pub fn rates(&self) -> Vec<(&'static str, Rate)> {
-        let caches = &self.caches;
-        let rate = |hits: u64, misses: u64| (hits, hits.saturating_add(misses));
-        let lookups = caches.lookup_hits.saturating_add(caches.lookup_absent_hits);
-        let reads = caches.read_prefetched.saturating_add(caches.read_hits);
-        let mut rates = vec![
-            ("lookup", rate(lookups, caches.lookup_misses)),
-            ("attr", rate(caches.attribute_hits, caches.attribute_misses)),
-            ("open", rate(caches.open_hits, caches.open_misses)),
-            ("read", rate(reads, caches.read_waited.saturating_add(caches.read_misses))),
-        ];
-        rates.extend(self.disk.map(|disk| ("disk", rate(disk.hits, disk.misses))));
-        rates
+        rates(&self.caches, self.disk)
     }
 
     /// Requests to all hosts, bytes received, and bytes sent.
@@ -137,6 +114,21 @@ impl HostInterval {
     pub fn first(&self) -> SessionStatus {
         self.status.sessions.first().cloned().unwrap_or_default()
     }
+}
+
+/// Hits of each cache, by the name of its column.
+pub fn rates(caches: &Caches, disk: Option<Disk>) -> Vec<(&'static str, Rate)> {
+    let rate = |hits: u64, misses: u64| (hits, hits.saturating_add(misses));
+    let lookups = caches.lookup_hits.saturating_add(caches.lookup_absent_hits);
+    let reads = caches.read_prefetched.saturating_add(caches.read_hits);
+    let mut rates = vec![
+        ("lookup", rate(lookups, caches.lookup_misses)),
+        ("attr", rate(caches.attribute_hits, caches.attribute_misses)),
+        ("open", rate(caches.open_hits, caches.open_misses)),
+        ("read", rate(reads, caches.read_waited.saturating_add(caches.read_misses))),
+    ];
+    rates.extend(disk.map(|disk| ("disk", rate(disk.hits, disk.misses))));
+    rates
 }
 
 /// A rate in percent; `None` if nothing was requested.

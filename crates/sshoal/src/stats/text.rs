@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 use cli::printable;
-use control::counters::{Caches, Latency};
+use control::counters::{Caches, Disk, Latency};
 use control::status::State;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use super::interval::{Disk, HostInterval, Interval, percent, quantile_us};
+use super::interval::{HostInterval, Interval, percent, quantile_us};
 
 /// Lines after which the header is repeated.
 pub const HEADER_EVERY: usize = 20;

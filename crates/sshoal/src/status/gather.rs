@@ -154,13 +154,6 @@ fn host_counters(host: &host::Host) -> HostCounters {
     }
 }
 
-/// Number of requests sent to all hosts of `stack`.
-pub fn requests(stack: &Stack) -> u64 {
-    let sources = stack.sources();
-    let hosts = sources.iter().flat_map(|source| source.hosts.iter());
-    hosts.flat_map(|host| host.host.counters().requests().map(|(_, count)| count)).sum()
-}
-
 fn disk(stack: &Stack, disk: &Disk) -> DiskStatus {
     let store = match &disk.store {
         Ok(store) => store.status(),

@@ -329,8 +329,15 @@ fn a_profile_names_the_process_and_the_directory() {
         recording.child().stdout.take().unwrap().read_to_string(&mut text).unwrap();
         text
     };
+    run(Command::new(&tool).args(vec![mount.at("d\u{1b}[2Jir/file"); 500]));
+    let lookups = |document: &Value| number(document, "/caches/lookup_misses");
+    let before = lookups(&total(&mount));
+    assert!(before >= 500, "{before}");
     let recording = profile(&["-t", "3", "--json"]);
     let told: Value = serde_json::from_str(&watched(recording)).unwrap();
+    let within = lookups(&total(&mount)) - before;
+    assert!((1..=within).contains(&lookups(&told)), "{within}: {told}");
+    assert_eq!(told["disk"], Value::Null);
     let entry = |list: &str, name: &str| {
         let entries = told[list].as_array().unwrap();
         let found = entries.iter().find(|entry| entry["name"] == name);
@@ -345,6 +352,7 @@ fn a_profile_names_the_process_and_the_directory() {
     assert!(number(&directory, "/operations/lookup") >= number(&path, "/operations/lookup"));
     assert_eq!(told["is_incomplete"], false);
     let text = watched(profile(&["-t", "2"]));
+    assert!(text.contains(" cache\n") && text.contains(" lookup\n"), "{text}");
     assert!(text.contains("a-known-tool (") && text.contains("/d\\u{1b}[2Jir/file"), "{text}");
     assert!(!text.contains('\u{1b}'), "{text}");
 
