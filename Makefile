@@ -15,6 +15,8 @@ STATIC_TARGET ?= x86_64-unknown-linux-musl
 # does. A hardened one would call glibc's checked versions of these.
 STATIC_C = CC_$(subst -,_,$(STATIC_TARGET))="$${CC:-cc}" \
 	CFLAGS_$(subst -,_,$(STATIC_TARGET))=-U_FORTIFY_SOURCE
+# The licences of the crates in the programs.
+LICENSES ?= target/licenses.txt
 STATIC_PROGRAMS = target/$(STATIC_TARGET)/release
 DEMO_ARGS ?=
 BENCH_ARGS ?= --quick --peers sshfs,floor --out target/bench
@@ -37,14 +39,18 @@ FUZZ_TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 .PHONY: build static dist test-package setup demo bench test test-big soak posix check format lint doc \
 	install uninstall fuzz clean
 
-build:
+build: $(LICENSES)
 	$(CARGO) build --release -p sshoal
 	scripts/split-debug.sh target/release/sshoal target/release/sshoal-bench
 
 # Programs for every Linux of this architecture: `rustup target add x86_64-unknown-linux-musl` first.
-static:
+static: $(LICENSES)
 	$(STATIC_C) $(CARGO) build --release --target $(STATIC_TARGET) -p sshoal
 	scripts/split-debug.sh $(STATIC_PROGRAMS)/sshoal $(STATIC_PROGRAMS)/sshoal-bench
+
+target/licenses.txt: Cargo.lock scripts/licenses.sh
+	mkdir -p target
+	scripts/licenses.sh >$@.$$$$ && mv $@.$$$$ $@
 
 # Archives, a Debian package and checksums, in target/dist; of static programs if they can be built.
 dist:
@@ -103,7 +109,7 @@ doc:
 
 # Does not build, since root seldom has a compiler: run `make` first. The programs write their manual:
 # for another architecture, MANUAL_PROGRAMS is a build that runs here.
-install:
+install: $(LICENSES)
 	@test -x "$(PROGRAMS)/sshoal" || { echo "run make first" >&2; exit 1; }
 	install -D -m 755 "$(PROGRAMS)/sshoal" "$(DESTDIR)$(PREFIX)/bin/sshoal"
 	install -D -m 755 "$(PROGRAMS)/sshoal-bench" "$(DESTDIR)$(PREFIX)/bin/sshoal-bench"
@@ -118,6 +124,7 @@ install:
 	install -D -m 644 packaging/completions/sshoal.zsh "$(ZSH_COMPLETION)"
 	install -D -m 644 packaging/completions/sshoal.fish "$(FISH_COMPLETION)"
 	install -m 644 README.md CHANGELOG.md LICENSE "$(DOC)"
+	install -m 644 "$(LICENSES)" "$(DOC)/licenses.txt"
 	install -m 644 docs/*.md docs/*.svg "$(DOC)/docs"
 	install -m 644 packaging/examples/* "$(DOC)/examples"
 

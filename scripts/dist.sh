@@ -28,7 +28,6 @@ make -s install PROGRAMS="$programs" DESTDIR="$dir/$name" PREFIX= SBINDIR=/sbin
 # The links of mount(8)'s helpers depend on the directory into which the archive is unpacked.
 rm -r "$dir/$name/sbin"
 strip --strip-unneeded "$dir/$name"/bin/*
-scripts/licenses.sh >"$dir/$name/share/doc/sshoal/licenses.txt"
 archive "$name" "$out/$name-$(uname -m)-linux-$kind.tar.xz"
 
 scripts/package-deb.sh "$programs" "$out"

@@ -18,7 +18,6 @@ strip --strip-unneeded "$root"/usr/bin/*
 
 doc=$root/usr/share/doc/sshoal
 mv "$doc/LICENSE" "$doc/copyright"
-scripts/licenses.sh >"$doc/licenses.txt"
 printf '\nThe licences of the libraries in the programs are in licenses.txt.gz.\n' >>"$doc/copyright"
 gzip -9n "$doc/licenses.txt" "$doc/CHANGELOG.md"
 mv "$doc/CHANGELOG.md.gz" "$doc/changelog.gz"

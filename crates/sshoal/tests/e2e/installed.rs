@@ -202,6 +202,10 @@ pub fn install(world: &World) -> PathBuf {
     make.arg("-C").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).arg("install");
     make.arg(format!("DESTDIR={}", root.display()));
     make.arg(format!("PROGRAMS={}", program_path().parent().unwrap().display()));
+    // Made by cargo with `make build`.
+    let licenses = world.local("licenses");
+    fs::write(&licenses, "The licences of the crates.\n".repeat(5)).unwrap();
+    make.arg(format!("LICENSES={}", licenses.display()));
     // Whoever runs the tests by make has its variables in the environment.
     for variable in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PREFIX", "SBINDIR"] {
         make.env_remove(variable);
@@ -228,6 +232,7 @@ fn make_install_installs_and_uninstall_takes_away() {
         "bash-completion/completions/sshoal",
         "zsh/site-functions/_sshoal",
         "fish/vendor_completions.d/sshoal.fish",
+        "doc/sshoal/licenses.txt",
         "doc/sshoal/docs/options.md",
         "doc/sshoal/examples/sshoal@.service",
         "doc/sshoal/examples/auto.sshoal",
