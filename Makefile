@@ -43,7 +43,8 @@ build: $(LICENSES)
 	$(CARGO) build --release -p sshoal
 	scripts/split-debug.sh target/release/sshoal target/release/sshoal-bench
 
-# Programs for every Linux of this architecture: `rustup target add x86_64-unknown-linux-musl` first.
+# Programs for every Linux of one architecture: `rustup target add x86_64-unknown-linux-musl` first. For
+# another architecture than this one, see packaging/README.md.
 static: $(LICENSES)
 	$(STATIC_C) $(CARGO) build --release --target $(STATIC_TARGET) -p sshoal
 	scripts/split-debug.sh $(STATIC_PROGRAMS)/sshoal $(STATIC_PROGRAMS)/sshoal-bench

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # dist.sh PROGRAMS OUT: makes what is published from the programs in the directory PROGRAMS: an archive of
-# them, a Debian package, the sources with all crates, and checksums, in the new directory OUT.
+# them, a Debian package, the sources with all crates, and checksums, in the new directory OUT. STRIP and
+# MANUAL_PROGRAMS are for programs of another architecture.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,13 +23,14 @@ rm -rf "$out"
 mkdir -p "$out"
 out=$(realpath "$out")
 
+read -r arch _ < <(scripts/architecture.sh "$programs/sshoal")
 kind=static
 if readelf -d "$programs/sshoal" | grep -q NEEDED; then kind=glibc; fi
 make -s install PROGRAMS="$programs" DESTDIR="$dir/$name" PREFIX= SBINDIR=/sbin
 # The links of mount(8)'s helpers depend on the directory into which the archive is unpacked.
 rm -r "$dir/$name/sbin"
-strip --strip-unneeded "$dir/$name"/bin/*
-archive "$name" "$out/$name-$(uname -m)-linux-$kind.tar.xz"
+"${STRIP:-strip}" --strip-unneeded "$dir/$name"/bin/*
+archive "$name" "$out/$name-$arch-linux-$kind.tar.xz"
 
 scripts/package-deb.sh "$programs" "$out"
 

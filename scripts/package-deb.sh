@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # package-deb.sh PROGRAMS OUT: makes a Debian package of the programs in the directory PROGRAMS, in the
-# directory OUT, and prints its path.
+# directory OUT, and prints its path. STRIP and MANUAL_PROGRAMS are for programs of another architecture.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 programs=$1 out=$2
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
-arch=$(dpkg --print-architecture)
+read -r _ arch < <(scripts/architecture.sh "$programs/sshoal")
 root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 chmod 755 "$root"
@@ -14,7 +14,7 @@ chmod 755 "$root"
 umask 022
 make -s install PROGRAMS="$programs" DESTDIR="$root" PREFIX=/usr SBINDIR=/usr/sbin \
     ZSHDIR=/usr/share/zsh/vendor-completions
-strip --strip-unneeded "$root"/usr/bin/*
+"${STRIP:-strip}" --strip-unneeded "$root"/usr/bin/*
 
 doc=$root/usr/share/doc/sshoal
 mv "$doc/LICENSE" "$doc/copyright"
