@@ -75,8 +75,20 @@ impl Dialer {
     /// A dialer to the same destination for another SFTP server or command; see
     /// [`Config::sftp_server`]. Both use the password that was typed for one of them.
     pub fn for_server(&self, server: String) -> Dialer {
+        self.configured(Config { sftp_server: Some(server), ..self.config.clone() })
+    }
+
+    /// A dialer to the same destination whose ssh also reports which keys it offers (`-v`). Both
+    /// use the password that was typed for one of them.
+    pub fn verbose(&self) -> Dialer {
+        let mut config = self.config.clone();
+        config.args.push("-v".into());
+        self.configured(config)
+    }
+
+    fn configured(&self, config: Config) -> Dialer {
         Dialer {
-            config: Config { sftp_server: Some(server), ..self.config.clone() },
+            config,
             command: self.command.clone(),
             hook: self.hook.clone(),
             effective: self.effective.clone(),
@@ -218,6 +230,13 @@ impl Dialer {
     /// `None` if ssh does not print it.
     pub async fn setting(&self, keyword: &str) -> Option<String> {
         self.effective().await?.get(keyword).map(str::to_owned)
+    }
+
+    /// The files that ssh may log in with, as `ssh -G` prints them, and whether the user has named
+    /// them; `None` if ssh does not print its settings.
+    pub async fn identity_files(&self) -> Option<(Vec<String>, bool)> {
+        let settings = self.effective().await?;
+        Some((settings.identity_files().to_vec(), settings.has_chosen_identities()))
     }
 
     /// The user's effective configuration; `None` if ssh does not print it. Queried once.

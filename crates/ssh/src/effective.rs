@@ -25,9 +25,10 @@ const ANSWER_MAX_BYTES: u64 = 256 * 1024;
 /// The settings that ssh would use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effective {
-    settings: HashMap<String, String>,
-    /// The ciphers of an ssh without any configuration.
-    default_ciphers: Option<String>,
+    /// The values of each keyword, in ssh's order.
+    settings: HashMap<String, Vec<String>>,
+    /// The settings of an ssh without any configuration.
+    default: HashMap<String, Vec<String>>,
 }
 
 impl Effective {
@@ -48,13 +49,22 @@ impl Effective {
         let mut default = Command::new(program);
         default.args(["-G", "-F", "none", "--", "localhost"]);
         let (effective, default) = tokio::join!(answer(effective), answer(default));
-        let default_ciphers = parse(&default?).remove("ciphers");
-        Some(Effective { settings: parse(&effective?), default_ciphers })
+        Some(Effective { settings: parse(&effective?), default: parse(&default?) })
     }
 
-    /// The value of a keyword, which is written in lower case.
+    /// The value of a keyword, which is written in lower case; of several the first.
     pub fn get(&self, keyword: &str) -> Option<&str> {
-        self.settings.get(keyword).map(String::as_str)
+        first(&self.settings, keyword)
+    }
+
+    /// The values of `IdentityFile`.
+    pub fn identity_files(&self) -> &[String] {
+        self.settings.get("identityfile").map(Vec::as_slice).unwrap_or_default()
+    }
+
+    /// Whether the user has named the identity files. ssh adds its defaults only without any.
+    pub fn has_chosen_identities(&self) -> bool {
+        self.settings.get("identityfile") != self.default.get("identityfile")
     }
 
     /// Whether the user has set `ServerAliveInterval`, to any value.
@@ -70,7 +80,7 @@ impl Effective {
     /// The ciphers, if they are ssh's default.
     pub fn unchosen_ciphers(&self) -> Option<&str> {
         let ciphers = self.get("ciphers")?;
-        (Some(ciphers) == self.default_ciphers.as_deref()).then_some(ciphers)
+        (Some(ciphers) == first(&self.default, "ciphers")).then_some(ciphers)
     }
 
     /// Whether the connection uses a proxy command or a jump host.
@@ -113,20 +123,23 @@ async fn answer(mut command: Command) -> Option<String> {
     }
 }
 
-fn parse(answer: &str) -> HashMap<String, String> {
-    let mut settings = HashMap::new();
+fn parse(answer: &str) -> HashMap<String, Vec<String>> {
+    let mut settings: HashMap<String, Vec<String>> = HashMap::new();
     for line in answer.lines() {
         let (keyword, value) = line.split_once(' ').unwrap_or((line, ""));
-        // Of a keyword that may occur several times (IdentityFile) the first value is enough.
-        settings.entry(keyword.to_ascii_lowercase()).or_insert_with(|| value.to_owned());
+        settings.entry(keyword.to_ascii_lowercase()).or_default().push(value.to_owned());
     }
     settings
+}
+
+fn first<'a>(settings: &'a HashMap<String, Vec<String>>, keyword: &str) -> Option<&'a str> {
+    settings.get(keyword)?.first().map(String::as_str)
 }
 
 #[cfg(test)]
 impl Effective {
     pub(crate) fn from_answers(effective: &str, default: &str) -> Effective {
-        Effective { settings: parse(effective), default_ciphers: parse(default).remove("ciphers") }
+        Effective { settings: parse(effective), default: parse(default) }
     }
 }
 
@@ -146,6 +159,17 @@ mod tests {
         let other = Effective::from_answers("ciphers b,a,c\n", default);
         assert_eq!(other.unchosen_ciphers(), None);
         assert_eq!(Effective::default().unchosen_ciphers(), None);
+    }
+
+    #[test]
+    fn identity_files_that_the_user_named_are_his() {
+        let default = "identityfile ~/.ssh/id_rsa\nidentityfile ~/.ssh/id_ed25519\n";
+        let same = Effective::from_answers(default, default);
+        assert_eq!(same.identity_files(), ["~/.ssh/id_rsa", "~/.ssh/id_ed25519"]);
+        assert!(!same.has_chosen_identities());
+        let one = Effective::from_answers("identityfile ~/.ssh/id_rsa\n", default);
+        assert!(one.has_chosen_identities());
+        assert_eq!(one.get("identityfile"), Some("~/.ssh/id_rsa"));
     }
 
     #[test]

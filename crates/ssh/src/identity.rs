@@ -79,6 +79,11 @@ impl Dialer {
         text
     }
 
+    /// The host's name in `known_hosts`; `None` if `ssh -G` prints nothing.
+    pub async fn known_name(&self) -> Option<String> {
+        known_name(self.effective().await?)
+    }
+
     /// User, host and port after ssh's configuration, and the jump hosts, one a line. `None` if
     /// `ssh -G` prints nothing, and for a connection without ssh.
     pub async fn place(&self) -> Option<String> {

@@ -4,11 +4,15 @@
 //! | module | contents |
 //! |---|---|
 //! | [`machine`] | FUSE, programs, dead mounts, the disk cache |
-//! | [`server`] | ssh's settings, network, login, SFTP, clock, speed |
+//! | [`server`] | ssh's settings, network, SFTP, clock, speed |
+//! | [`login`] | the login, and why it fails |
+//! | [`authentication`] | keys, agent, and what the server says to the keys |
 //! | [`report`] | the file for a bug report, with names hidden on request |
 //!
 //! Nothing is changed, on this machine or on the server.
 
+mod authentication;
+mod login;
 mod machine;
 mod report;
 mod server;

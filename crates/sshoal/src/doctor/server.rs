@@ -15,6 +15,8 @@ use host::{Direct, DirectUse, Helper, Host};
 use sftp::{Client, Extension, FileAttrs, OpenFlags};
 use ssh::{Cause, Dialer};
 
+use super::authentication;
+use super::login::{Failed, Line, log_in};
 use super::{Check, Checks};
 use crate::connector::SshConnector;
 use crate::helper::commands::{self, State};
@@ -32,7 +34,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 const LOGIN_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long any other check may take.
-const CHECK_LIMIT: Duration = Duration::from_secs(10);
+pub const CHECK_LIMIT: Duration = Duration::from_secs(10);
 
 /// How long the throughput is measured.
 const MEASUREMENT: Duration = Duration::from_secs(2);
@@ -85,14 +87,17 @@ async fn check_host(
     if is_ssh && !network(checks, &dialer).await {
         return;
     }
-    let client = match timeout(LOGIN_LIMIT, log_in(&dialer)).await {
+    let client = match timeout(LOGIN_LIMIT, log_in(&dialer, true)).await {
         Ok(Ok(client)) => client,
-        Ok(Err(check)) => return checks.add(check),
+        Ok(Err(why)) => return login_failed(checks, &dialer, &why).await,
         Err(_) => return checks.add(silent("login", LOGIN_LIMIT)),
     };
+    if is_ssh {
+        authentication::check_accepted(checks, &dialer).await;
+    }
     checks.add(Check::fine("login", "SFTP answers"));
     checks.add(protocol(&client));
-    checks.add(in_time("directory", readable(&client, directory)).await);
+    checks.add(in_time("directory", readable(&client, directory, &dialer)).await);
     let round_trip = client.round_trip().map(|it| it.as_micros() as u64);
     checks.add(match round_trip {
         Some(us) => Check::fine("round trip", latency(us)),
@@ -109,16 +114,28 @@ async fn check_host(
     }
 }
 
+async fn login_failed(checks: &mut Checks, dialer: &Dialer, why: &Failed) {
+    let is_explained = match why.refusal() {
+        Some(failure) => authentication::check_refused(checks, dialer, failure).await,
+        None => false,
+    };
+    let check = why.check(dialer).await;
+    checks.add(match is_explained {
+        true => Check { remedy: None, ..check },
+        false => check,
+    });
+}
+
 /// The result of a check, unless it takes too long.
-async fn in_time(what: &str, check: impl Future<Output = Check>) -> Check {
+pub async fn in_time(what: &str, check: impl Future<Output = Check>) -> Check {
     timeout(CHECK_LIMIT, check).await.unwrap_or_else(|_| silent(what, CHECK_LIMIT))
 }
 
-fn silent(what: &str, limit: Duration) -> Check {
+pub fn silent(what: &str, limit: Duration) -> Check {
     Check::wrong(what, format!("no answer within {} s", limit.as_secs()))
 }
 
-fn failed(what: &str, why: &str, hint: Option<&str>) -> Check {
+pub fn failed(what: &str, why: &str, hint: Option<&str>) -> Check {
     let check = Check::wrong(what, why);
     match hint {
         Some(hint) => check.remedy(hint),
@@ -210,26 +227,6 @@ async fn banner(address: SocketAddr) -> io::Result<String> {
     }
 }
 
-/// Logs in as a mount does; ssh may ask on the terminal.
-async fn log_in(dialer: &Dialer) -> Result<Client, Check> {
-    let connection = dialer.connect().await;
-    let connection =
-        connection.map_err(|error| failed("login", &error.to_string(), error.hint()))?;
-    let (reader, writer) = connection.stream.into_split();
-    match Client::connect_halves(reader, writer, sftp::Options::default()).await {
-        Ok(client) => Ok(client),
-        Err(sftp::Error::Disconnected(_)) => {
-            let error = connection.diagnosis.explain().await;
-            Err(failed("login", &error.to_string(), error.hint()))
-        }
-        Err(error) => {
-            let remedy = "a login shell that prints anything, from ~/.bashrc for example, \
-                breaks SFTP: let it print only on terminals";
-            Err(Check::wrong("login", error.to_string()).remedy(remedy))
-        }
-    }
-}
-
 fn protocol(client: &Client) -> Check {
     let server = client.server();
     let handles = server.max_handles.map_or_else(String::new, |max| format!(", {max} handles"));
@@ -249,7 +246,7 @@ fn protocol(client: &Client) -> Check {
     }
 }
 
-async fn readable(client: &Client, directory: &[u8]) -> Check {
+async fn readable(client: &Client, directory: &[u8], dialer: &Dialer) -> Check {
     let what = "directory";
     let path = match in_home(directory) {
         b"" => b".".as_slice(),
@@ -273,8 +270,15 @@ async fn readable(client: &Client, directory: &[u8]) -> Check {
             Check::wrong(what, format!("{shown}: not a directory on the server"))
                 .remedy("a source is a directory: name the one that contains the file")
         }
-        Err(error) => Check::wrong(what, format!("{shown}: {error}"))
-            .remedy("a relative directory is below the home directory of the login"),
+        Err(error) => {
+            let check = Check::wrong(what, format!("{shown}: {error}"));
+            let rule = "a relative directory is below the home directory of the login";
+            if dialer.config().transport != ssh::Transport::Ssh {
+                return check.remedy(rule);
+            }
+            let line = Line::of_ssh(dialer, "");
+            line.name(check.remedy(format!("{rule}, which this lists:\n{} ls -la", line.text)))
+        }
     }
 }
 
@@ -319,6 +323,7 @@ async fn throughput(client: &Client) -> Check {
 /// Whether the helper serves, if it is there. ssh may not ask the user again.
 async fn helper(config: ssh::Config, option: &Helper) -> Check {
     let what = "helper";
+    let destination = config.destination.to_string();
     let connector = match SshConnector::new(config) {
         Ok(connector) => Arc::new(connector.again()),
         Err(problem) => return Check::unknown(what, problem.to_string()),
@@ -337,7 +342,10 @@ async fn helper(config: ssh::Config, option: &Helper) -> Check {
         }
         Ok(State::Unfit { path, why }) => {
             Check::note(what, format!("{path} does not serve: {why}"))
-                .remedy("mounts use plain SFTP; -o helper=no saves a login")
+                .remedy(format!(
+                    "mounts use plain SFTP; -o helper=no saves a login, and this replaces it:\n\
+                     sshoal helper install {destination}"
+                ))
                 .naming(path)
         }
         Err(_) => Check::unknown(what, "it needs a further login, which failed"),
@@ -347,6 +355,7 @@ async fn helper(config: ssh::Config, option: &Helper) -> Check {
 /// Whether data can go past ssh, as the options ask for.
 async fn direct(config: ssh::Config, options: &host::Config) -> Check {
     let what = "direct";
+    let destination = config.destination.to_string();
     let connector = match SshConnector::new(config) {
         Ok(connector) => Arc::new(connector.again()),
         Err(problem) => return Check::unknown(what, problem.to_string()),
@@ -368,10 +377,10 @@ async fn direct(config: ssh::Config, options: &host::Config) -> Check {
         true => Check::wrong(what, why),
         false => Check::note(what, why),
     };
-    check.remedy(
-        "the helper is put there by `sshoal helper install HOST`; a firewall has to let the ports \
-         of direct_ports pass; direct_address names another way",
-    )
+    check.remedy(format!(
+        "the helper is put there by `sshoal helper install {destination}`; a firewall has to let \
+         the ports of direct_ports pass; direct_address names another way"
+    ))
 }
 
 /// Opens several sessions at once, as a mount does for a large file.
@@ -420,7 +429,7 @@ async fn clock(config: ssh::Config) -> Check {
             let direction = if difference > 0 { "ahead" } else { "behind" };
             let found = format!("the server is {} s {direction}", difference.abs());
             Check::note(what, found).remedy(
-                "make and rsync compare times of files: set both clocks by NTP (timedatectl)",
+                "make and rsync compare times of files; as root on both: timedatectl set-ntp true",
             )
         }
     }

@@ -2,12 +2,20 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use rustix::process::Signal;
+use sandbox::sshd::{Options, SftpServer};
 use serde_json::Value;
 
 use crate::helper::served_by_helper;
-use crate::process::{Ended, run};
+use crate::mount::umount;
+use crate::process::{Ended, Process, eventually, run, succeed};
 use crate::world::{World, program, program_path};
+
+/// The user's key in the server's directory.
+const USER_KEY: &str = "user_key";
 
 /// `sshoal doctor` with these words, by the world's configuration of ssh.
 fn doctor(world: &World, words: &[&str]) -> Ended {
@@ -52,6 +60,8 @@ fn what_does_not_work_is_named_with_its_remedy() {
     let directory = check(&document, "directory");
     assert_eq!(directory["verdict"], "wrong", "{document}");
     assert!(directory["found"].as_str().unwrap().contains("missing"), "{document}");
+    let remedy = directory["remedy"].as_str().unwrap();
+    assert!(remedy.ends_with(&format!("{} ls -la", world.sshd().alias())), "{document}");
 
     fs::write(world.served("file"), "").unwrap();
     let ended = doctor(&world, &[&world.source_of(&world.served("file")), "--json"]);
@@ -246,4 +256,243 @@ fn a_place_where_there_can_be_no_disk_cache_is_wrong() {
     assert!(no_directory["found"].as_str().unwrap().contains("Not a directory"), "{no_directory}");
     // Nothing can be written there.
     assert_ne!(found(std::path::Path::new("/proc/none"))["verdict"], "fine");
+}
+
+/// A copy of the world's configuration of ssh with other values.
+fn changed_config(world: &World, values: &[(&str, &str)]) -> PathBuf {
+    let mut lines = Vec::new();
+    for line in fs::read_to_string(world.sshd().config_path()).unwrap().lines() {
+        let keyword = line.split(' ').next().unwrap();
+        match values.iter().find(|(changed, _)| *changed == keyword) {
+            Some((_, value)) => lines.push(format!("{keyword} {value}\n")),
+            None => lines.push(format!("{line}\n")),
+        }
+    }
+    let file = world.local("ssh_config");
+    fs::write(&file, lines.concat()).unwrap();
+    file
+}
+
+/// The JSON form of the checks of the world's server by another configuration of ssh.
+fn diagnosis(world: &World, config: &Path) -> Value {
+    let mut command = program();
+    command.args(["doctor", "--json", "-F"]).arg(config).arg(world.source());
+    serde_json::from_str(&run(&mut command).stdout).unwrap()
+}
+
+/// Asserts that a check is wrong, with these texts; its remedy.
+#[track_caller]
+fn wrong(document: &Value, what: &str, texts: &[&str]) -> String {
+    let check = check(document, what);
+    assert_eq!(check["verdict"], "wrong", "{document}");
+    let found = check["found"].as_str().unwrap();
+    texts.iter().for_each(|text| assert!(found.contains(text), "{text}: {document}"));
+    check["remedy"].as_str().unwrap_or_else(|| panic!("no remedy: {document}")).to_owned()
+}
+
+/// The user's key in a file of its own.
+fn copied_key(world: &World) -> String {
+    let key = world.local("key");
+    for suffix in ["", ".pub"] {
+        let from = world.sshd().dir().join(format!("{USER_KEY}{suffix}"));
+        fs::copy(from, world.local(format!("key{suffix}"))).unwrap();
+    }
+    key.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_key_that_ssh_cannot_use_is_named_with_the_command_that_fixes_it() {
+    let world = World::new();
+    let missing = world.local("missing");
+    let config = changed_config(&world, &[("IdentityFile", missing.to_str().unwrap())]);
+    let document = diagnosis(&world, &config);
+    let remedy = wrong(&document, "keys", &["/missing does not exist"]);
+    assert!(remedy.contains(&format!("ssh-keygen -t ed25519 -f {}", missing.display())));
+    assert_eq!(check(&document, "login")["verdict"], "wrong", "{document}");
+    assert!(check(&document, "login")["remedy"].is_null(), "{document}");
+
+    let key = copied_key(&world);
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let config = changed_config(&world, &[("IdentityFile", &key)]);
+    let document = diagnosis(&world, &config);
+    let texts = ["has mode 0644", "UNPROTECTED PRIVATE KEY FILE"];
+    let remedy = wrong(&document, "keys", &texts);
+    let checks = document["checks"].as_array().unwrap();
+    assert!(checks.iter().all(|check| check["what"] != "offered keys"), "{document}");
+    // A key that works beside it is enough.
+    let ended = doctor(&world, &[&world.source(), "--json", "-o", &format!("IdentityFile={key}")]);
+    let beside: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(check(&beside, "keys")["verdict"], "note", "{beside}");
+    assert_eq!(check(&beside, "login")["verdict"], "fine", "{beside}");
+    succeed(std::process::Command::new("sh").args(["-c", &remedy]));
+    let document = diagnosis(&world, &config);
+    assert_eq!(check(&document, "keys")["verdict"], "fine", "{document}");
+    assert_eq!(check(&document, "login")["verdict"], "fine", "{document}");
+}
+
+#[test]
+fn a_key_of_another_user_is_named() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: it takes root to be several users");
+        return;
+    }
+    let world = World::new();
+    fs::set_permissions(world.local(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let key = copied_key(&world);
+    let known = world.local("known_hosts");
+    fs::copy(world.sshd().dir().join("known_hosts"), &known).unwrap();
+    fs::set_permissions(&known, fs::Permissions::from_mode(0o644)).unwrap();
+    let values = [("IdentityFile", &*key), ("UserKnownHostsFile", known.to_str().unwrap())];
+    let config = changed_config(&world, &values);
+    let program = world.local("sshoal");
+    sandbox::copy_program(program_path().as_ref(), &program).unwrap();
+    let mut command = std::process::Command::new("setpriv");
+    command.args(["--reuid", "5", "--regid", "60", "--clear-groups", "--"]).arg(&program);
+    command.args(["doctor", "--json", "-F"]).arg(config).arg(world.source());
+    command.env_remove("SSH_AUTH_SOCK").env_remove("XDG_RUNTIME_DIR");
+    let document: Value = serde_json::from_str(&run(&mut command).stdout).unwrap();
+    let remedy = wrong(&document, "keys", &["belongs to user 0; ssh cannot read it"]);
+    assert_eq!(remedy, format!("as root: chown 5 {key}"));
+}
+
+#[test]
+fn keys_that_the_server_refuses_are_named_and_hidden_in_a_report() {
+    let world = World::new();
+    fs::write(world.sshd().dir().join("authorized_keys"), "").unwrap();
+    let report = world.local("report.json");
+    let words = ["--json", "--hide-names", "--bundle", report.to_str().unwrap()];
+    let ended = doctor(&world, &[&[&*world.source()], &words[..]].concat());
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let key = world.sshd().dir().join(USER_KEY);
+    let (key, config) = (key.to_str().unwrap(), world.sshd().config_path());
+    let remedy = wrong(&document, "offered keys", &["refused 1 key", key]);
+    let alias = world.sshd().alias();
+    assert_eq!(remedy, format!("ssh-copy-id -i {key} -F {} {alias}", config.display()));
+    let text = fs::read_to_string(&report).unwrap();
+    assert!(text.contains("ssh-copy-id -i name-"), "{text}");
+    for name in [key, config.to_str().unwrap(), alias] {
+        assert!(!text.contains(name), "{name}: {text}");
+    }
+}
+
+#[test]
+fn a_key_whose_passphrase_nobody_types_is_for_the_agent() {
+    let world = World::new();
+    let key = copied_key(&world);
+    let mut command = std::process::Command::new("ssh-keygen");
+    succeed(command.args(["-q", "-p", "-P", "", "-N", "secret", "-f", &key]));
+    let config = changed_config(&world, &[("IdentityFile", &key)]);
+    let document = diagnosis(&world, &config);
+    let remedy = wrong(&document, "offered keys", &["the server accepts", &key, "passphrase"]);
+    assert_eq!(remedy, format!("ssh-add {key}"));
+}
+
+#[test]
+fn the_agent_is_checked_with_its_keys() {
+    let world = World::new();
+    let (key, socket) = (copied_key(&world), world.local("agent"));
+    let values = [
+        ("IdentityFile", "none"),
+        ("IdentitiesOnly", "no"),
+        ("IdentityAgent", socket.to_str().unwrap()),
+    ];
+    let config = changed_config(&world, &values);
+    let agent = |document: &Value| {
+        let check = check(document, "agent");
+        let text = |name: &str| check[name].as_str().unwrap_or_default().to_owned();
+        (text("verdict"), text("found"), text("remedy"))
+    };
+    let document = diagnosis(&world, &config);
+    let (verdict, found, remedy) = agent(&document);
+    assert_eq!((&*verdict, &*remedy), ("note", "eval \"$(ssh-agent -s)\" && ssh-add"));
+    assert!(found.starts_with("no agent answers at "), "{document}");
+    assert!(wrong(&document, "offered keys", &["ssh has no key"]).contains("ssh-copy-id"));
+
+    let mut command = std::process::Command::new("ssh-agent");
+    command.args(["-D", "-a"]).arg(&socket).stdout(std::process::Stdio::null());
+    let _running = Process::spawn(&mut command);
+    eventually(Duration::from_secs(20), "the agent listens", || socket.exists());
+    let document = diagnosis(&world, &config);
+    let empty = ("note".to_owned(), "it has no keys".to_owned(), "ssh-add".to_owned());
+    assert_eq!(agent(&document), empty, "{document}");
+
+    let mut command = std::process::Command::new("ssh-add");
+    succeed(command.arg("-q").arg(&key).env("SSH_AUTH_SOCK", &socket));
+    let document = diagnosis(&world, &config);
+    assert_eq!(agent(&document), ("fine".to_owned(), "1 key".to_owned(), String::new()));
+    assert_eq!(check(&document, "login")["verdict"], "fine", "{document}");
+}
+
+#[test]
+fn a_host_key_that_is_unknown_or_has_changed_is_named_with_the_command() {
+    let mut world = World::new();
+    let config = changed_config(&world, &[("UserKnownHostsFile", "/dev/null")]);
+    let remedy =
+        wrong(&diagnosis(&world, &config), "host key", &["host key is known for testhost"]);
+    let options = "-o BatchMode=no -o StrictHostKeyChecking=ask";
+    let line = format!("ssh {options} -F {} {} exit", config.display(), world.sshd().alias());
+    assert_eq!(remedy.lines().last(), Some(&*line));
+
+    world.sshd_mut().change_host_key().unwrap();
+    let known = world.local("known_hosts");
+    fs::copy(world.sshd().dir().join("known_hosts"), &known).unwrap();
+    let config = changed_config(&world, &[("UserKnownHostsFile", known.to_str().unwrap())]);
+    let remedy = wrong(&diagnosis(&world, &config), "host key", &["has changed"]);
+    let line = remedy.lines().last().unwrap();
+    let alias = world.sshd().alias();
+    assert_eq!(line, format!("ssh-keygen -R {alias} -f {}", known.display()));
+    succeed(std::process::Command::new("sh").args(["-c", line]));
+    let after = diagnosis(&world, &config);
+    assert!(wrong(&after, "host key", &[]).contains("asks whether the fingerprint"), "{after}");
+}
+
+#[test]
+fn a_login_shell_that_prints_is_named_with_the_lines_that_stop_it() {
+    let script =
+        format!("echo Welcome to this machine\nexec {} helper\n", program_path().display());
+    let sftp_server = SftpServer::Command(script);
+    let world = World::with(Options { sftp_server, ..Options::default() });
+    let ended = doctor(&world, &[&world.source(), "--json"]);
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let remedy = wrong(&document, "login", &["Welcome"]);
+    let config = world.sshd().config_path();
+    let line = format!("ssh -F {} {} true", config.display(), world.sshd().alias());
+    assert!(remedy.lines().any(|it| it == line), "{remedy}");
+    assert!(remedy.contains("case $- in *i*) ;; *) return;; esac"), "{remedy}");
+}
+
+#[test]
+fn a_server_without_the_subsystem_is_named_with_what_gives_it() {
+    let world = World::with(Options { sftp_server: SftpServer::Disabled, ..Options::default() });
+    let ended = doctor(&world, &[&world.source(), "--json"]);
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let remedy = wrong(&document, "login", &["subsystem request failed"]);
+    assert!(remedy.contains("echo 'Subsystem sftp internal-sftp' >> /etc/ssh/sshd_config"));
+    assert!(remedy.contains("-o sftp_server="), "{remedy}");
+    let option = format!("sftp_server={} helper", program_path().display());
+    let ended = doctor(&world, &[&world.source(), "--json", "-o", &option]);
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(check(&document, "login")["verdict"], "fine", "{document}");
+}
+
+#[test]
+fn a_mount_whose_process_has_ended_is_named_with_the_command_that_removes_it() {
+    let world = World::new();
+    let mut mount = world.mount(&[]);
+    let place = mount.place().to_str().unwrap().to_owned();
+    mount.daemon().signal(Signal::KILL);
+    assert_eq!(mount.wait_ended(), None);
+    let remedies = || {
+        let mut command = program();
+        let document: Value =
+            serde_json::from_str(&run(command.args(["doctor", "--json"])).stdout).unwrap();
+        // Other tests have mounts, too.
+        let checks = document["checks"].as_array().unwrap().iter();
+        let dead = checks.filter(|it| it["found"] == format!("{place}: its process has ended"));
+        let dead: Vec<_> = dead.map(|it| (it["verdict"].clone(), it["remedy"].clone())).collect();
+        dead
+    };
+    assert_eq!(remedies(), [("wrong".into(), format!("sshoal umount {place}").into())]);
+    assert!(umount(&[], mount.place()).status.success());
+    assert_eq!(remedies(), []);
 }
