@@ -49,7 +49,8 @@ const FURTHER: usize = 3;
 const CLOCK_LIMIT: i64 = 2;
 
 /// What sshoal uses if the server offers it, with what is missing otherwise.
-const EXTENSIONS: [(Extension, &str); 4] = [
+const EXTENSIONS: [(Extension, &str); 5] = [
+    (Extension::Limits, "reads and writes have the size that every server takes"),
     (Extension::PosixRename, "a rename does not replace its target (-o workaround=rename)"),
     (Extension::Fsync, "fsync does not reach the server's disk"),
     (Extension::Hardlink, "no hard links"),

@@ -476,6 +476,22 @@ fn a_server_without_the_subsystem_is_named_with_what_gives_it() {
 }
 
 #[test]
+fn a_server_that_announces_no_limits_is_noted() {
+    let SftpServer::External(program) = Options::default().sftp_server else {
+        eprintln!("skipped: it takes OpenSSH's sftp-server");
+        return;
+    };
+    let sftp_server = SftpServer::Command(format!("exec {} -P limits\n", program.display()));
+    let world = World::with(Options { sftp_server, ..Options::default() });
+    let ended = doctor(&world, &[&world.source(), "--json"]);
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let sftp = check(&document, "SFTP");
+    assert_eq!(sftp["verdict"], "note", "{document}");
+    assert!(sftp["found"].as_str().unwrap().contains("no limits@openssh.com: "), "{document}");
+    assert_eq!(ended.status.code(), Some(0), "{document}");
+}
+
+#[test]
 fn a_mount_whose_process_has_ended_is_named_with_the_command_that_removes_it() {
     let world = World::new();
     let mut mount = world.mount(&[]);
