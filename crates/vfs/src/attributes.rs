@@ -330,6 +330,10 @@ impl Shared {
             let (stamp, before) = (self.stamp_request(), inode.state().version());
             let path = self.tree().path(inode.ino)?;
             let reply = self.remote.lstat(&path).await;
+            if self.serves_stale() {
+                // The answer may be that of a cache below.
+                return None;
+            }
             let is_opened = inode.state().deferred_open_since(stamp.seq);
             if !is_opened && !self.moved_since(inode, &path, stamp) {
                 let attr = reply.ok().filter(|attr| inode.may_be(attr))?;

@@ -300,14 +300,16 @@ impl Shared {
     ) -> bool {
         let way = self.tree().way_to(to);
         for dir in way {
+            let seq = self.change_counter.now();
             let needs_watch = self.tree().needs_watch(dir);
             let is_watched =
                 !needs_watch || !self.watching.is_refused(dir) && self.watch(watches, dir).await;
             if !is_watched {
-                let is_refused = self.watching.is_refused(dir);
+                // If not, the server may have one directory under two paths.
+                let has_moved = !self.tree().path_unchanged_since(dir, seq);
                 // Nothing below it can be watched.
                 self.watching.note_refused(to, None);
-                return is_refused;
+                return !has_moved;
             }
         }
         true

@@ -266,6 +266,9 @@ impl Files {
     /// The server has returned `attr` for an open of `path`. What is open there already, and is the
     /// same file, shows the present content from now on: all of it fills the pages of one inode.
     pub(crate) fn recognize(&self, path: &RemotePath, attr: &Attr) {
+        if attr.id().is_none() {
+            return;
+        }
         let is_same_file = |file: &File| file.attr.is_same_file(attr) == Some(true);
         for file in self.matching(is_same_file) {
             if file.path().as_ref() == Some(path) {

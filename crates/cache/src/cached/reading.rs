@@ -78,6 +78,10 @@ impl Core {
             if !file.is_changing() && Validator::of(&attr) != file.validator() {
                 // The same file with another content: its present content is shown.
                 file.read_from_server();
+                if let Some(path) = file.path() {
+                    // The other descriptors fill the pages of the same inode.
+                    self.files.recognize(&path, &attr);
+                }
             }
             return Ok(attr);
         }
@@ -86,7 +90,12 @@ impl Core {
             .filter(|path| !file.offline && self.read_policy(path) == super::ReadPolicy::Server);
         let Some(path) = path else { return Ok(file.attr) };
         match self.request_attr(&path).await {
-            Ok(attr) if file.recognize(&attr) => Ok(attr),
+            Ok(attr) if file.recognize(&attr) => {
+                if Validator::of(&attr) != file.validator() {
+                    self.files.recognize(&path, &attr);
+                }
+                Ok(attr)
+            }
             Err(error) if error.is_loss() && !self.stale_ok() => Err(error),
             // The name leads to another content. This file keeps its own.
             _ => Ok(file.attr),
