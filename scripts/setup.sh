@@ -60,6 +60,8 @@ want() {
 }
 
 want gcc gcc "links Rust programs"
+# gcc only recommends it.
+want /usr/include/stdio.h libc6-dev "links Rust programs, and has the headers for C"
 want ld binutils "links Rust programs"
 want make make "runs the Makefile"
 want ssh openssh-client "is what carries every mount"
@@ -79,6 +81,7 @@ want fio fio "measurements"
 want bsdtar libarchive-tools "tests of copies to and from a BSD"
 want busybox busybox "tests of copies to and from a small system"
 want zstd zstd "tests of copies that compress"
+want xz xz-utils "packs the archives of make dist"
 want zsh zsh "a login shell that commands are quoted for"
 want fish fish "a login shell that commands are quoted for"
 want tcsh tcsh "a login shell that commands are quoted for"

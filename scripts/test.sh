@@ -13,6 +13,10 @@ umask 022
 
 # Everything that a test makes has this path in its name: mount points, keys, configuration.
 dir=$(mktemp -d "${TMPDIR:-/tmp}/sshoal-test.XXXXXX")
+# Numbers of inodes do not last on overlayfs, which a container has. Tests need them.
+if [ "$(stat -f -c %T "$dir")" = overlayfs ] && ! mount -t tmpfs sshoal-test "$dir"; then
+    echo "test: $dir is on overlayfs, where tests of inode numbers fail: set TMPDIR" >&2
+fi
 # Tests as another user work in it, too.
 chmod 1777 "$dir"
 
@@ -88,5 +92,6 @@ if [ -n "$left" ]; then
     exit 1
 fi
 # Only now: nothing is mounted below it any more.
+if mountpoint -q "$dir"; then umount "$dir"; fi
 rm -rf --one-file-system -- "$dir"
 exit "$status"

@@ -31,6 +31,16 @@ mod operation;
 #[allow(unsafe_code, reason = "ioctl(2) has no safe interface")]
 mod passthrough;
 pub mod request;
+#[cfg_attr(
+    not(any(
+        target_arch = "x86_64",
+        target_arch = "aarch64",
+        target_arch = "riscv64",
+        target_arch = "loongarch64",
+        target_arch = "powerpc64"
+    )),
+    path = "no_ring.rs"
+)]
 mod ring;
 mod session;
 

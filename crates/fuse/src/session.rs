@@ -235,6 +235,8 @@ impl<F: Filesystem> Session<F> {
             self.inner.is_ending.store(true, Ordering::Relaxed);
             self.detach().await;
         } else {
+            // The queues of io_uring may still get requests.
+            self.inner.is_ending.store(true, Ordering::Relaxed);
             // A reader is suspended only between two requests.
             readers.shutdown().await;
         }

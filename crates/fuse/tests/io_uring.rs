@@ -157,7 +157,9 @@ fn a_caller_that_is_killed_before_its_request_is_received_is_freed() {
     let dir = mounted.dir.path().to_owned();
     let start = |program: &str, name: &str| {
         let mut command = Command::new("taskset");
-        command.args(["-c", "0", program]).arg(dir.join(name)).stdout(Stdio::null());
+        let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+        let cpu = (0..rustix::thread::CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).unwrap();
+        command.args(["-c", &cpu.to_string(), program]).arg(dir.join(name)).stdout(Stdio::null());
         let child = command.spawn().unwrap();
         let place = format!("/proc/{}/wchan", child.id());
         wait_for(|| fs::read_to_string(&place).unwrap().contains("request_wait_answer"));

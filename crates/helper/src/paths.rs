@@ -35,7 +35,10 @@ const LOCAL_NAMES: [&[u8]; 7] = [b"ext2", b"ext3", b"ext4", b"xfs", b"tmpfs", b"
 /// changes its time of creation, and the number if it has several names.
 const UNIDENTIFIED_KINDS: [u32; 5] = [0x4d44, 0x2011_bab0, 0x786f_4256, 0x6573_5546, 0x794c_7630];
 
-/// The same by their names in the table of mounts, without a subtype.
+/// CIFS, of which only the table of mounts shows whether it has the numbers of its server.
+const CIFS_KINDS: [u32; 2] = [0xff53_4d42, 0xfe53_4d42];
+
+/// The same as [`UNIDENTIFIED_KINDS`] by their names in the table of mounts, without a subtype.
 const UNIDENTIFIED_NAMES: [&[u8]; 7] =
     [b"msdos", b"vfat", b"exfat", b"vboxsf", b"fuse", b"fuseblk", b"overlay"];
 
@@ -131,7 +134,8 @@ impl Paths {
         let kind = openat(start, ".", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
             .and_then(fstatfs)
             .map(|found| found.f_type as u32);
-        let start = device(start, ".").ok().zip(kind.ok().map(FileSystemType::of_kind));
+        let kind = kind.ok().filter(|kind| !CIFS_KINDS.contains(kind));
+        let start = device(start, ".").ok().zip(kind.map(FileSystemType::of_kind));
         Ok(Paths { root, start, mounted: Mutex::default() })
     }
 
@@ -204,7 +208,9 @@ impl Paths {
             flags -= OFlags::NONBLOCK;
             release();
         }
-        openat(CWD, own_path(pinned.as_fd()), flags, Mode::empty())
+        // Without `/proc`. The entry exists.
+        let error = |errno| if errno == Errno::NOENT { Errno::AGAIN } else { errno };
+        openat(CWD, own_path(pinned.as_fd()), flags, Mode::empty()).map_err(error)
     }
 
     /// The last name of `path` and its directory, for a call that creates, removes or renames it.

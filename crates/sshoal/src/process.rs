@@ -24,6 +24,13 @@ pub fn runtime(workers: usize) -> Result<Runtime, Problem> {
     Builder::new_multi_thread()
         .worker_threads(workers)
         .enable_all()
+        // A thread for blocking calls may be started by a thread of an io_uring queue, which is
+        // bound to one processor. The main thread is not.
+        .on_thread_start(|| {
+            if let Ok(all) = rustix::thread::sched_getaffinity(Some(rustix::process::getpid())) {
+                let _ = rustix::thread::sched_setaffinity(None, &all);
+            }
+        })
         .build()
         .or_problem("cannot start")
 }

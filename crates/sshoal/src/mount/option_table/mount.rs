@@ -77,7 +77,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
         ),
     )
     .help("transfer the kernel's requests through io_uring, if it offers that (default no)"),
-    number("io_uring_q_depth", 4, 128, |draft, depth| {
+    number("io_uring_q_depth", 1, 65_535, |draft, depth| {
         draft.request.limits.io_uring_depth = Some(depth as u16);
     })
     .help("requests in progress for each processor with io_uring (default 32)"),
