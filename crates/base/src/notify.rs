@@ -1,4 +1,4 @@
-//! Waiting for a condition, of whose changes a [`Notify`] tells.
+//! Waiting for a condition whose changes are notified.
 
 use std::pin::pin;
 

@@ -215,7 +215,7 @@ impl<F: Filesystem> Session<F> {
     pub async fn run(mut self) -> End {
         let inner = self.inner.clone();
         let mut ring = self.ring.take().map(|it| it.start(|| origin::ring_handler(&inner)));
-        // Beside io_uring, nobody waits for an answer from /dev/fuse.
+        // With io_uring, no caller waits for a reply through /dev/fuse.
         let poll_limit = if ring.is_some() { Duration::ZERO } else { self.config.poll_limit };
         let mut readers = JoinSet::new();
         for _ in 0..self.config.readers {

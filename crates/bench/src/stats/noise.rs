@@ -37,8 +37,8 @@ impl Noise {
             .collect();
         let mut of_measures = BTreeMap::new();
         for measure in &results.measures {
-            let pairs = controls.iter();
-            let ratios: Vec<f64> = pairs
+            let ratios: Vec<f64> = controls
+                .iter()
                 .flat_map(|&(control, original)| index.ratios(measure, control, original))
                 .collect();
             if let Some(own) = OfMeasure::of(&ratios) {

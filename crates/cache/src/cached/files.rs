@@ -263,8 +263,8 @@ impl Files {
         files
     }
 
-    /// The server has returned `attr` for an open of `path`. What is open there already, and is the
-    /// same file, shows the present content from now on: all of it fills the pages of one inode.
+    /// The server has returned `attr` for `path`. The open files there that are the same file show
+    /// its present content from now on: all of them fill the pages of one inode.
     pub(crate) fn recognize(&self, path: &RemotePath, attr: &Attr) {
         if attr.id().is_none() {
             return;
