@@ -13,11 +13,6 @@ trap 'rm -rf "$dir"' EXIT
 umask 022
 
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
-# archive DIRECTORY FILE: the same bytes for the same contents.
-archive() {
-    tar --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
-        -C "$dir" -cf - "$1" | xz -T0 >"$2"
-}
 
 rm -rf "$out"
 mkdir -p "$out"
@@ -30,15 +25,10 @@ make -s install PROGRAMS="$programs" DESTDIR="$dir/$name" PREFIX= SBINDIR=/sbin
 # The links of mount(8)'s helpers depend on the directory into which the archive is unpacked.
 rm -r "$dir/$name/sbin"
 "${STRIP:-strip}" --strip-unneeded "$dir/$name"/bin/*
-archive "$name" "$out/$name-$arch-linux-$kind.tar.xz"
+scripts/archive.sh "$dir" "$name" "$out/$name-$arch-linux-$kind.tar.xz"
 
 scripts/package-deb.sh "$programs" "$out"
-
-rm -r "${dir:?}/$name"
-git archive --prefix="$name/" HEAD | tar -x -C "$dir"
-mkdir "$dir/$name/.cargo"
-(cd "$dir/$name" && cargo vendor --quiet --locked --versioned-dirs vendor >.cargo/config.toml)
-archive "$name" "$out/$name.tar.xz"
+scripts/package-source.sh "$out"
 
 cd "$out"
 sha256sum -- * >SHA256SUMS
