@@ -195,6 +195,20 @@ fn under_the_names_of_helpers_it_takes_mount_s_arguments() {
     }
 }
 
+/// A file in place of the one that `make build` makes with cargo.
+fn licenses(world: &World) -> PathBuf {
+    let licenses = world.local("licenses");
+    fs::write(&licenses, "The licences of the crates.\n".repeat(5)).unwrap();
+    licenses
+}
+
+/// Removes variables of the make that may run the tests.
+fn without_make(command: &mut Command) {
+    for variable in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PREFIX", "SBINDIR"] {
+        command.env_remove(variable);
+    }
+}
+
 /// Where `make install` puts things, below a directory.
 pub fn install(world: &World) -> PathBuf {
     let root = world.local("root");
@@ -202,17 +216,39 @@ pub fn install(world: &World) -> PathBuf {
     make.arg("-C").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")).arg("install");
     make.arg(format!("DESTDIR={}", root.display()));
     make.arg(format!("PROGRAMS={}", program_path().parent().unwrap().display()));
-    // Made by cargo with `make build`.
-    let licenses = world.local("licenses");
-    fs::write(&licenses, "The licences of the crates.\n".repeat(5)).unwrap();
-    make.arg(format!("LICENSES={}", licenses.display()));
-    // Whoever runs the tests by make has its variables in the environment.
-    for variable in ["MAKEFLAGS", "MFLAGS", "MAKELEVEL", "PREFIX", "SBINDIR"] {
-        make.env_remove(variable);
-    }
+    make.arg(format!("LICENSES={}", licenses(world).display()));
+    without_make(&mut make);
     let ended = run(&mut make);
     assert!(ended.status.success(), "{ended:?}");
     root
+}
+
+/// `scripts/test-package.sh` without `--here` does the same in a fresh Debian.
+#[test]
+fn the_package_is_installed_used_and_removed() {
+    if !geteuid().is_root() {
+        eprintln!("skipped: dpkg needs root");
+        return;
+    }
+    if shell("command -v dpkg-deb || echo none", &[]) == "none\n" {
+        eprintln!("skipped: there is no dpkg here");
+        return;
+    }
+    let world = World::new();
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts");
+    let mut package = Command::new(scripts.join("package-deb.sh"));
+    package.arg(program_path().parent().unwrap()).arg(world.local("package"));
+    package.env("LICENSES", licenses(&world));
+    // xz takes most of a minute for programs that are not optimized.
+    package.env("DPKG_DEB_COMPRESSOR_TYPE", "none");
+    without_make(&mut package);
+    let made = run(&mut package);
+    assert!(made.status.success(), "{made:?}");
+
+    let mut test = Command::new(scripts.join("test-package.sh"));
+    let ended = run(test.arg("--here").arg(made.stdout.trim_end()));
+    assert!(ended.status.success(), "{ended:?}");
+    assert!(ended.stdout.ends_with("test-package: passed\n"), "{ended:?}");
 }
 
 #[test]
