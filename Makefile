@@ -36,7 +36,7 @@ ZSH_COMPLETION = $(DESTDIR)$(ZSHDIR)/_sshoal
 FISH_COMPLETION = $(DESTDIR)$(DATADIR)/fish/vendor_completions.d/sshoal.fish
 FUZZ_TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: build static dist test-package setup demo bench test test-big soak posix check format lint doc \
+.PHONY: build static dist test-package test-source lint-packages setup demo bench test test-big soak posix check format lint doc \
 	install uninstall fuzz clean
 
 build: $(LICENSES)
@@ -61,10 +61,22 @@ dist:
 		$(MAKE) build && scripts/dist.sh target/release target/dist; \
 	fi
 
-# Installs the package in a fresh Debian: needs root, debootstrap and a mirror, so it is not in `check`.
+# Installs the package in a fresh Debian: needs root and a mirror, so it is not in `check`. A test there
+# installs it in a copy of this system.
 test-package:
+	scripts/setup.sh --packaging
 	$(CARGO) build -p sshoal
 	scripts/test-package.sh "$$(scripts/package-deb.sh target/debug target/test-package)"
+
+# Builds from the source archive without a network, up to what the compiler checks.
+test-source:
+	scripts/test-source.sh "$$(XZ_OPT=-0 scripts/package-source.sh target/test-package)"
+
+# Checks the spec file, the PKGBUILD and the flake.
+lint-packages:
+	scripts/setup.sh --packaging
+	$(CARGO) build -p sshoal
+	scripts/lint-packages.sh target/debug
 
 setup:
 	scripts/setup.sh

@@ -6,6 +6,7 @@
 #   scripts/setup.sh --check    only says what is missing, and fails if something is
 #   scripts/setup.sh --big      also the kernel's sources (130 MB), a large tree for the demo
 #   scripts/setup.sh --bench    also all peers that `sshoal bench --peers all` compares with
+#   scripts/setup.sh --packaging  also what `make test-package` and `make lint-packages` need
 #   scripts/setup.sh --declared prints the Debian packages that it would make sure of, and stops
 #
 # It never touches ~/.ssh, and leaves no ssh server running that was not running before.
@@ -14,15 +15,17 @@ set -euo pipefail
 check=no
 big=no
 bench=no
+packaging=no
 declared=no
 for arg in "$@"; do
     case $arg in
         --check) check=yes ;;
         --big) big=yes ;;
         --bench) bench=yes ;;
+        --packaging) packaging=yes ;;
         --declared) declared=yes ;;
         *)
-            echo "usage: $0 [--check] [--big] [--bench] [--declared]" >&2
+            echo "usage: $0 [--check] [--big] [--bench] [--packaging] [--declared]" >&2
             exit 2
             ;;
     esac
@@ -98,6 +101,15 @@ if [ "$bench" = yes ]; then
     want ganesha.nfsd nfs-ganesha "serves NFS without the kernel, a peer in benchmarks"
     want "/usr/lib/$(gcc -dumpmachine 2>/dev/null || echo x86_64-linux-gnu)/ganesha/libfsalvfs.so" \
         nfs-ganesha-vfs "lets it serve local directories"
+fi
+if [ "$packaging" = yes ]; then
+    want debootstrap debootstrap "makes a fresh Debian to test the package in"
+    want rpmbuild rpm "makes the package of the spec file"
+    want rpmlint rpmlint "checks the spec file"
+    want makepkg makepkg "makes the package of the PKGBUILD"
+    want fakeroot fakeroot "lets it set owners"
+    want shellcheck shellcheck "checks the PKGBUILD and the scripts"
+    want nix-instantiate nix-bin "parses the flake"
 fi
 if [ "$big" = yes ] && ! compgen -G '/usr/src/linux-source-*.tar.*' >/dev/null; then
     say "the kernel's sources are missing: a tree of 80,000 files"

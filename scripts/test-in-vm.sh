@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # test-in-vm.sh: everyday work in mounts of several kinds, as the first process of a virtual machine that
 # test-kernels.sh starts. Prints a line for each step, and `end: N passed, M failed`.
+# shellcheck disable=SC2016,SC2086 # Each step is expanded by the shell that runs it.
 set -u
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8
 mountpoint -q /proc || mount -t proc proc /proc

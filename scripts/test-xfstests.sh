@@ -11,7 +11,10 @@ xfstests=$(realpath "$1")
 program=$(realpath "$2")
 kind=$3
 shift 3
-[ $# -gt 0 ] || set -- $(cd "$xfstests/tests/generic" && ls | grep -xE '[0-9]+')
+if [ $# = 0 ]; then
+    mapfile -t tests < <(find "$xfstests/tests/generic" -maxdepth 1 -printf '%f\n' | grep -xE '[0-9]+' | sort)
+    set -- "${tests[@]}"
+fi
 
 if [ "${IN_NAMESPACE:-}" = "" ]; then
     # Mounts and processes end with the namespaces.
