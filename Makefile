@@ -91,11 +91,11 @@ bench: setup build
 test: setup
 	scripts/test.sh --workspace
 
-# The kernel's sources through a mount, 400,000 random operations, and as many over links that
-# break: more than an hour.
+# The kernel's sources through a mount, 400,000 random operations, as many over links that break, and
+# idle mounts for a minute: more than an hour.
 test-big:
 	scripts/setup.sh --big
-	SSHOAL_TEST_BIG=1 scripts/test.sh --release -p sshoal --test e2e -- big:: model:: links:: --nocapture
+	SSHOAL_TEST_BIG=1 scripts/test.sh --release -p sshoal --test e2e -- big:: model:: links:: idle:: --nocapture
 
 # Random work while links, servers, daemons, disks and caches fail; prints a table, and fails if
 # anything is lost or wrong. The program is built as it is shipped.

@@ -9,12 +9,15 @@ use rustix::process::Signal;
 
 use crate::helper::served_by_helper;
 use crate::mount::Mount;
-use crate::world::World;
+use crate::world::{World, is_big_run};
 
-/// Longer than the time between two checks of a session in use (7.5 s).
-const WINDOW: Duration = Duration::from_secs(10);
+/// How long nothing happens. The shorter time is longer than that between two checks of a session
+/// in use (7.5 s).
+fn window() -> Duration {
+    Duration::from_secs(if is_big_run() { 60 } else { 10 })
+}
 
-/// Work that was deferred is done by then.
+/// Work that was deferred is done by then, before a window begins.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The number of times that the threads of a process went to sleep, by thread.
@@ -59,7 +62,7 @@ fn assert_becomes_quiet(world: &World, options: &[&str]) {
     let began = Instant::now();
     loop {
         let before = (sleeps(mount.daemon().pid()), requested(world));
-        std::thread::sleep(WINDOW);
+        std::thread::sleep(window());
         let after = (sleeps(mount.daemon().pid()), requested(world));
         if before == after {
             break;
@@ -73,6 +76,11 @@ fn assert_becomes_quiet(world: &World, options: &[&str]) {
 #[test]
 fn an_idle_mount_does_nothing() {
     assert_becomes_quiet(&World::new(), &[]);
+}
+
+#[test]
+fn an_idle_mount_with_the_helper_and_watches_does_nothing() {
+    assert_becomes_quiet(&served_by_helper(""), &["-o", "consistency=watch"]);
 }
 
 #[test]
