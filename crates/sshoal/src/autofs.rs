@@ -48,6 +48,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 
 fn master(arguments: &Arguments) -> Result<String, Problem> {
     let at = plain_path("--at", &arguments.at)?;
+    if arguments.at.parent().is_none() {
+        return Err(Problem::new("--at", "would hide all files of this machine"));
+    }
     let map = plain_path("--map", &arguments.map)?;
     Ok(format!("{at} program:{map} --timeout={}\n", arguments.timeout))
 }
@@ -74,7 +77,7 @@ fn map(arguments: &Arguments, master: &str) -> Result<String, Problem> {
         options.push(of_user(user)?);
     }
     check(&arguments.options)?;
-    options.extend(arguments.options.iter().cloned());
+    options.extend(arguments.options.iter().filter(|option| !option.is_empty()).cloned());
     let options: String = options.iter().map(|option| format!(",{option}")).collect();
     // automount removes one level of backslashes when it expands the entry, and one when it reads
     // it.
@@ -213,6 +216,9 @@ mod tests {
         let at = |at: &str| Arguments { at: at.into(), ..arguments(&[]) };
         assert!(said(&at("ssh")).contains("--at 'ssh'"));
         assert!(said(&at("/s\nh")).contains("absolute path"));
+        assert!(said(&at("/")).contains("would hide all files"));
+        assert!(said(&at("//")).contains("would hide all files"));
+        assert!(!map(&arguments(&[""]), "").unwrap().contains("sshoal,"));
         let user = |name: &str| Arguments { user: Some(name.to_owned()), ..arguments(&[]) };
         assert!(said(&user("-x")).contains("not a valid name"));
         assert!(said(&user("no-such-user")).contains("not in /etc/passwd"));

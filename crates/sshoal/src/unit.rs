@@ -149,6 +149,9 @@ fn normal(path: &Path) -> Result<PathBuf, Problem> {
     if absolute.components().any(|part| part == Component::ParentDir) {
         return Err(Problem::new(about(path), "contains '..', which systemd does not accept"));
     }
+    if absolute.parent().is_none() {
+        return Err(Problem::new(about(path), "would hide all files of this machine"));
+    }
     // `/a/` as `/a`.
     Ok(absolute.components().collect())
 }
@@ -170,9 +173,6 @@ fn text(what: &str, value: &OsStr) -> Result<String, Problem> {
 fn escaped_path(path: &Path) -> String {
     let bytes = path.as_os_str().as_bytes();
     let bytes = bytes.strip_prefix(b"/").unwrap_or(bytes);
-    if bytes.is_empty() {
-        return "-".to_owned();
-    }
     let mut name = String::new();
     for (at, byte) in bytes.iter().enumerate() {
         match byte {
@@ -359,7 +359,6 @@ mod tests {
     #[test]
     fn paths_are_escaped_as_systemd_escapes_them() {
         for (path, name) in [
-            ("/", "-"),
             ("/mnt", "mnt"),
             ("/mnt/my-dir", "mnt-my\\x2ddir"),
             ("/.a/.b", "\\x2ea-.b"),
@@ -394,6 +393,7 @@ mod tests {
             ("h:/a\nExecStart=x", "/m", "ro", "control character"),
             ("h:/a\\", "/m", "ro", "backslash"),
             ("h:/a", "/m/../x", "ro", "'..'"),
+            ("h:/a", "/", "ro", "would hide all files"),
             ("h:/a", "/m", "rox", "no such option"),
             ("h:/a", "/m", "idmap=file,uidfile=ids", "options: contain a relative path"),
             ("h:/a", "/m", "IdentityFile=key", "options: contain a relative path"),
