@@ -3,9 +3,11 @@
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
 use std::time::{Duration, Instant};
 
-use cli::{Problem, printable};
+use cli::{OrProblem, Problem, printable};
 use mountinfo::Mount;
 use rustix::process::geteuid;
 
@@ -19,6 +21,9 @@ use crate::{INVALID_REQUEST, MAX_REPLY_BYTES, PROTOCOL, Reply, Request, SOCKET, 
 /// A daemon that does not answer within this time is reported as hung. Usually the answer takes a
 /// millisecond.
 const DEADLINE: Duration = Duration::from_secs(2);
+
+/// How long a path may take to be resolved before the daemons of its mounts are queried.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Why there is no reply.
 #[derive(Debug, thiserror::Error)]
@@ -76,8 +81,7 @@ pub fn mount_at(mountpoint: &Path) -> Result<Mount, Problem> {
 
 /// The mount of any file system that is visible at `mountpoint`.
 pub fn any_mount_at(mountpoint: &Path) -> Result<Mount, Problem> {
-    let found = mountinfo::find(mountpoint).map_err(|error| unresolved(mountpoint, &error))?;
-    found.ok_or_else(|| {
+    patiently(mountpoint, mountinfo::find)?.ok_or_else(|| {
         let nothing = Problem::new(about(mountpoint), "nothing is mounted here");
         match mountinfo::around(mountpoint).filter(record::is_ours) {
             None => nothing.hint("`sshoal status` lists the mounts"),
@@ -107,6 +111,38 @@ pub fn unresolved(path: &Path, error: &io::Error) -> Problem {
         Some((mount, silence)) => problem(&mount.mountpoint, silence),
         None => Problem::new(about(path), error.to_string()),
     }
+}
+
+/// The result of `work` with `path`. It waits for a server as long as the mount does, but not for a
+/// daemon that does not answer.
+pub fn patiently<T: Send + 'static>(
+    path: &Path,
+    work: fn(&Path) -> io::Result<T>,
+) -> Result<T, Problem> {
+    let (sender, done) = mpsc::channel();
+    let own_path = path.to_owned();
+    thread::spawn(move || sender.send(work(&own_path)));
+    loop {
+        match done.recv_timeout(PATIENCE) {
+            Ok(done) => return done.map_err(|error| unresolved(path, &error)),
+            Err(_) => check_around(path)?,
+        }
+    }
+}
+
+/// Fails if `path` is in a mount of this user whose daemon does not answer.
+fn check_around(path: &Path) -> Result<(), Problem> {
+    let path = std::path::absolute(path).or_problem(about(path))?;
+    // From the outside, so that nothing inside of that mount is accessed.
+    let places: Vec<&Path> = path.ancestors().collect();
+    for place in places.into_iter().rev() {
+        let mount = mountinfo::find(place).ok().flatten().filter(record::is_ours);
+        let told = mount.map(|mount| find(&mount).and_then(|found| status(&found)));
+        if let Some(Err(why @ Silence::Hangs)) = told {
+            return Err(problem(place, why));
+        }
+    }
+    Ok(())
 }
 
 /// The record of the daemon of `mount`, if this user may query it.
@@ -279,7 +315,6 @@ impl Read for Limited<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::thread;
 
     fn ask_over(
         stream: UnixStream,

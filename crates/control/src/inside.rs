@@ -1,6 +1,5 @@
 //! Finds the mount that contains a path, and the path inside of it.
 
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -42,12 +41,17 @@ pub fn find(path: &Path, typed: &Path) -> Result<Inside, Problem> {
 }
 
 /// `path` without symbolic links except for the last name, which need not exist.
-pub fn resolve(path: &Path) -> io::Result<PathBuf> {
+pub fn resolve(path: &Path) -> Result<PathBuf, Problem> {
     // After a slash, the last name is a directory, and so is the target of a link.
     match path.as_os_str().as_bytes().ends_with(b"/") {
-        true => path.canonicalize(),
-        false => mountinfo::without_links_in_parent(path),
+        true => canonical(path),
+        false => client::patiently(path, mountinfo::without_links_in_parent),
     }
+}
+
+/// `path` without symbolic links.
+pub fn canonical(path: &Path) -> Result<PathBuf, Problem> {
+    client::patiently(path, Path::canonicalize)
 }
 
 impl Inside {

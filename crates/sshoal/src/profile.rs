@@ -35,10 +35,12 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let Arguments { mountpoint, seconds, json } = arguments;
     let mount = client::mount_at(mountpoint)?;
-    if !json {
-        eprintln!("sshoal: recording for {seconds} s; Ctrl-C ends without a result");
-    }
-    let recorded = client::find(&mount).and_then(|found| client::profile(&found, *seconds));
+    let recorded = client::find(&mount).and_then(|found| {
+        if !json {
+            eprintln!("sshoal: recording for {seconds} s; Ctrl-C ends without a result");
+        }
+        client::profile(&found, *seconds)
+    });
     let content = recorded.map_err(|why| client::problem(mountpoint, why))?;
     let profile = Document { schema: 1, content };
     cli::print_as(*json, &profile, || text(&profile.content))

@@ -101,7 +101,7 @@ fn directory(named: Option<&Path>) -> Result<Inside, Problem> {
     let path = match named {
         // Without symbolic links, as the kernel knows it.
         None => current_directory()?,
-        Some(path) => path.canonicalize().map_err(|error| client::unresolved(path, &error))?,
+        Some(path) => inside::canonical(path)?,
     };
     let shown = named.unwrap_or(&path);
     let inside = inside::find(&path, shown)?;

@@ -212,6 +212,7 @@ fn repeat(
     loop {
         let mut out = String::new();
         let mut ended = Vec::new();
+        let mut code = EXIT_OK;
         for (index, mount) in watched.iter_mut().enumerate() {
             match mount.sample() {
                 Seen::First => {}
@@ -223,7 +224,10 @@ fn repeat(
                     printed += 1;
                     out += &labelled(&text::lines(&it), &mount.name, mounts);
                 }
-                Seen::Silent(why) => eprintln!("sshoal: {}: {why}", mount.name),
+                Seen::Silent(why) => {
+                    eprintln!("sshoal: {}: {why}", mount.name);
+                    code = EXIT_FAILURE;
+                }
                 Seen::Ended(why) => {
                     eprintln!("sshoal: {}: {why}", mount.name);
                     ended.push(index);
@@ -238,7 +242,7 @@ fn repeat(
             return Ok(ExitCode::from(EXIT_FAILURE));
         }
         if count == Some(intervals) {
-            return Ok(ExitCode::from(EXIT_OK));
+            return Ok(ExitCode::from(code));
         }
         intervals += 1;
         next += interval;

@@ -6,7 +6,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cli::{Document, EXIT_FAILURE, EXIT_OK, Problem, printable};
-use control::client;
 use control::place::Place;
 use serde::Serialize;
 
@@ -68,7 +67,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 }
 
 fn place(path: &Path) -> Result<Place, Problem> {
-    let resolved = inside::resolve(path).map_err(|error| client::unresolved(path, &error))?;
+    let resolved = inside::resolve(path)?;
     inside::find(&resolved, path)?.place()
 }
 

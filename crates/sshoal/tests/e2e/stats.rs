@@ -396,6 +396,7 @@ fn a_daemon_that_hangs_or_is_dead_and_other_users_are_told() {
     };
     mount.daemon().stop();
     refused(&["stats", "--total"], "no reply within 2 s");
+    refused(&["stats", "-n", "1", "-i", "0.1"], "no reply within 2 s");
     refused(&["profile", "-t", "1"], "no reply within");
     mount.daemon().signal(Signal::CONT);
     assert!(stats(&mount, &["--total"]).status.success());

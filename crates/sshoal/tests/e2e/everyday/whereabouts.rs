@@ -3,13 +3,15 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
+use rustix::process::Signal;
 use sandbox::fleet::{Fleet, Plan};
 use serde_json::Value;
 
 use super::{ready, run_in};
 use crate::mount::Mount;
-use crate::process::{Ended, run};
+use crate::process::{Ended, run, run_within};
 use crate::world::{World, program};
 
 fn place_of(words: &[&str], path: &Path) -> Ended {
@@ -53,6 +55,35 @@ fn paths_are_told_with_their_host() {
     let ended = run(scp.arg(place.trim_end_matches('\n')).arg(&copy));
     assert!(ended.status.success(), "{ended:?}");
     assert_eq!(fs::read(copy).unwrap(), b"copied");
+    mount.unmount();
+}
+
+#[test]
+fn a_path_in_a_mount_whose_daemon_hangs_is_an_error() {
+    let world = World::new();
+    fs::create_dir(world.served("dir")).unwrap();
+    let mount = ready(world.mount(&[]));
+    let place = mount.place().to_str().unwrap();
+    let inside = mount.at("dir/new");
+    mount.daemon().stop();
+    for (words, code) in [
+        (&["where"][..], 1),
+        (&["stats"], 1),
+        (&["profile"], 1),
+        (&["set"], 1),
+        (&["umount"], 1),
+        (&["run", "true", "-C"], 125),
+    ] {
+        let (command, rest) = words.split_first().unwrap();
+        let (rest, option) = rest.split_at(rest.len() / 2);
+        let mut program = program();
+        program.arg(command).args(option).arg(&inside).args(rest);
+        let ended = run_within(Duration::from_secs(60), &mut program);
+        assert_eq!(ended.status.code(), Some(code), "{words:?}: {ended:?}");
+        let said = format!("'{place}': no reply within 2 s");
+        assert!(ended.stderr.contains(&said), "{words:?}: {ended:?}");
+    }
+    mount.daemon().signal(Signal::CONT);
     mount.unmount();
 }
 
