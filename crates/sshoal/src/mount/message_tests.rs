@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 /// Where messages are in the code, and of how many literals they consist: `what` and `why`, or one
 /// text.
-const MARKERS: [(&str, usize); 8] = [
+const MARKERS: [(&str, usize); 10] = [
     ("#[error(", 1),
     ("Problem::new(", 2),
     (".or_problem(", 1),
@@ -18,28 +18,28 @@ const MARKERS: [(&str, usize); 8] = [
     ("Check::wrong(", 2),
     ("Check::note(", 2),
     ("Check::unknown(", 2),
+    ("Failure::failed(", 1),
+    ("Failure::wrong(", 1),
 ];
 
-/// Crates for development, whose messages users do not see, or that print their remedy themselves.
-const SKIPPED: [&str; 3] = ["bench", "sandbox", "testkit"];
+/// A crate for development, whose messages users do not see.
+const SKIPPED: &str = "testkit";
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The sources of the program, without tests.
+/// The sources of both programs, without tests.
 fn sources() -> Vec<String> {
     let crates = fs::read_dir(root().join("crates")).unwrap().map(|entry| entry.unwrap().path());
-    let mut waiting: Vec<PathBuf> = crates
-        .filter(|path| SKIPPED.iter().all(|skipped| !path.ends_with(skipped)))
-        .map(|path| path.join("src"))
-        .collect();
+    let mut waiting: Vec<PathBuf> =
+        crates.filter(|path| !path.ends_with(SKIPPED)).map(|path| path.join("src")).collect();
     let mut sources = Vec::new();
     while let Some(dir) = waiting.pop() {
         for entry in fs::read_dir(&dir).into_iter().flatten() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
-            if path.is_dir() && name != "bin" {
+            if path.is_dir() && name != "tests" {
                 waiting.push(path);
             } else if name.ends_with(".rs") && !name.contains("test") {
                 let text = fs::read_to_string(&path).unwrap();
