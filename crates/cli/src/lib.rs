@@ -108,6 +108,26 @@ pub fn printable(text: impl AsRef<OsStr>) -> String {
     base::printable(text.as_ref().as_bytes())
 }
 
+/// A word of a command line that the user may copy into a shell, quoted where that is needed.
+pub fn word(text: impl AsRef<OsStr>) -> String {
+    let bytes = text.as_ref().as_bytes();
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(byte);
+    if !bytes.is_empty() && bytes.iter().all(is_plain) {
+        return printable(text);
+    }
+    match base::shell::quote(bytes).map(|quoted| base::printable(&quoted)) {
+        Some(quoted) if printable(&text) == text.as_ref().to_string_lossy() => quoted,
+        // As bash, zsh and ksh read it, and sh of POSIX since 2024.
+        _ => {
+            let octal = |byte: &u8| match byte {
+                byte if is_plain(byte) || *byte == b' ' => char::from(*byte).to_string(),
+                byte => format!("\\{byte:03o}"),
+            };
+            format!("$'{}'", bytes.iter().map(octal).collect::<String>())
+        }
+    }
+}
+
 /// Parses a number of bytes, optionally with a binary unit: `512`, `4k`, `20G`. At most half of what
 /// 64 bits hold, so that the sum of two does not overflow.
 pub fn parse_bytes(text: &str) -> Option<u64> {
@@ -214,6 +234,34 @@ pub fn json(value: &impl Serialize) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+    use std::process::Command;
+
+    #[test]
+    fn a_shell_reads_a_word_as_it_was_and_a_terminal_shows_it() {
+        let texts: [&[u8]; 7] = [
+            b"/plain-1.x",
+            b"",
+            b"/a b",
+            b"/it's $HOME!",
+            b"/a\nb 7",
+            b"/\x1b[2J'\\",
+            b"/\xff\xc3\xa4",
+        ];
+        for text in texts {
+            let shown = word(OsString::from_vec(text.to_vec()));
+            assert_eq!(base::printable(shown.as_bytes()), shown);
+            for shell in ["bash", "zsh"] {
+                let line = format!("printf %s {shown}");
+                let output = Command::new(shell).args(["-c", &line]).output().unwrap();
+                assert_eq!(output.stdout, text, "{shell}: {shown}");
+            }
+        }
+        assert_eq!(word("/plain-1.x"), "/plain-1.x");
+        assert_eq!(word("/ä b"), "'/ä b'");
+        assert_eq!(word("/a\nb"), "$'/a\\012b'");
+    }
 
     #[test]
     fn parsed_sizes_have_units_and_bounds() {

@@ -13,6 +13,7 @@ use rustix::process::geteuid;
 
 use crate::inside::about;
 use crate::job::Tally;
+use crate::place::Connection;
 use crate::profile::Profile;
 use crate::record::{self, Found};
 use crate::status::MountStatus;
@@ -170,6 +171,15 @@ pub fn profile(found: &Found, seconds: u32) -> Result<Box<Profile>, Silence> {
     let reply = converse(&found.connect()?, wish, deadline, keep, &mut |_| {});
     match reply.map_err(|why| older(found, why, "profiles"))? {
         Reply::Profile(profile) => Ok(profile),
+        _ => Err(Silence::Garbled),
+    }
+}
+
+/// How the mount of the record `found` connects to its hosts.
+pub fn connections(found: &Found) -> Result<Vec<Connection>, Silence> {
+    let asked = ask(found, Wish::Connections, &mut |_| {});
+    match asked.map_err(|why| older(found, why, "checks of its hosts"))? {
+        Reply::Connections(connections) => Ok(connections),
         _ => Err(Silence::Garbled),
     }
 }

@@ -17,7 +17,7 @@
 //! | [`counters`] | its counters, a part of the status on request |
 //! | [`profile`] | which paths and processes cause requests |
 //! | [`job`] | jobs of a disk cache, and their results |
-//! | [`place`] | where a path of a mount is |
+//! | [`place`] | where a path of a mount is, and how to reach its hosts |
 //!
 //! Invariants:
 //! 1. Only the owner of the mount and root are answered: other users cannot access the directory of
@@ -46,7 +46,7 @@ use cli::Problem;
 use serde::{Deserialize, Serialize};
 
 use job::{CacheJob, Tally};
-use place::Place;
+use place::{Connection, Place};
 use profile::Profile;
 use status::MountStatus;
 
@@ -98,6 +98,8 @@ pub enum Wish {
         /// The path below the root of the mount.
         path: job::Path,
     },
+    /// How the mount connects to its hosts.
+    Connections,
     /// Wait until what was written to open files before is at the servers.
     Flush,
     /// Request everything again that is cached of the servers.
@@ -122,7 +124,7 @@ pub enum Wish {
 impl Wish {
     /// Whether a daemon answers at once, so that the reply is not preceded by [`Reply::Working`].
     pub fn is_quick(&self) -> bool {
-        matches!(self, Wish::Status | Wish::Stats | Wish::Settings)
+        matches!(self, Wish::Status | Wish::Stats | Wish::Settings | Wish::Connections)
     }
 }
 
@@ -190,6 +192,8 @@ pub enum Reply {
     Tally(Tally),
     /// Where a path is.
     Place(Box<Place>),
+    /// How the mount connects to its hosts, in the order of the status.
+    Connections(Vec<Connection>),
     /// The options that can be changed.
     Settings(Vec<Setting>),
     /// The change was made.
@@ -231,6 +235,7 @@ mod tests {
         );
         let path = job::Path(base::RemotePath::parse(b"a").unwrap());
         both_ways(r#"{"protocol":1,"wish":"place","path":"61"}"#, &request(Wish::Place { path }));
+        both_ways(r#"{"protocol":1,"wish":"connections"}"#, &request(Wish::Connections));
         both_ways(r#"{"protocol":1,"wish":"flush"}"#, &request(Wish::Flush));
         both_ways(r#"{"protocol":1,"wish":"refresh"}"#, &request(Wish::Refresh));
         both_ways(r#"{"protocol":1,"wish":"settings"}"#, &request(Wish::Settings));

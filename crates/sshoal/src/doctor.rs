@@ -4,6 +4,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`machine`] | FUSE, programs, dead mounts, the disk cache |
+//! | [`mount`] | a mount, as its daemon reports it |
 //! | [`server`] | ssh's settings, network, SFTP, clock, speed |
 //! | [`login`] | the login, and why it fails |
 //! | [`authentication`] | keys, agent, and what the server says to the keys |
@@ -14,12 +15,13 @@
 mod authentication;
 mod login;
 mod machine;
+mod mount;
 mod report;
 mod server;
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cli::{Document, EXIT_FAILURE, EXIT_OK, Problem, printable};
@@ -133,7 +135,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     machine::check(&mut checks);
     match &target {
         None => {}
-        Some(Target::Mount(place)) => machine::check_mount(&mut checks, place),
+        Some(Target::Mount(place)) => mount::check(&mut checks, place)?,
         Some(Target::Server(request)) => {
             let runtime = process::runtime(1)?;
             runtime.block_on(server::check(&mut checks, request));
@@ -163,12 +165,22 @@ enum Target {
 }
 
 fn target(arguments: &Arguments) -> Result<Option<Target>, Problem> {
-    let Some(word) = &arguments.target else { return Ok(None) };
-    let is_source = word.as_encoded_bytes().contains(&b':');
-    if !is_source || Path::new(word).is_absolute() {
-        return Ok(Some(Target::Mount(PathBuf::from(word))));
+    let source = arguments.target.as_ref().filter(|word| is_source(word));
+    if let Some(source) = source {
+        return Ok(Some(Target::Server(arguments.server.request(source)?)));
     }
-    Ok(Some(Target::Server(arguments.server.request(word)?)))
+    if !arguments.server.is_empty() {
+        return Err(Problem::new("options", "only for a source")
+            .hint("-p, -F and -o describe a connection; a mount has its own"));
+    }
+    Ok(arguments.target.as_ref().map(|place| Target::Mount(place.into())))
+}
+
+/// Whether it is a source. As for scp, `./a:b` is a path.
+fn is_source(word: &OsStr) -> bool {
+    let bytes = word.as_encoded_bytes();
+    let is_path = [&b"/"[..], b"./", b"../"].iter().any(|begin| bytes.starts_with(begin));
+    !is_path && bytes.contains(&b':')
 }
 
 /// The results so far.
@@ -206,6 +218,16 @@ fn text(check: &Check) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_is_no_source() {
+        for source in ["host:", "host:/dir", "P/Q=host:dir", "ssh://host/dir"] {
+            assert!(is_source(OsStr::new(source)), "{source}");
+        }
+        for path in ["/mnt/a:b", "./a:b", "../a:b", "mnt"] {
+            assert!(!is_source(OsStr::new(path)), "{path}");
+        }
+    }
 
     #[test]
     fn a_check_is_one_line_and_its_remedy_is_below() {

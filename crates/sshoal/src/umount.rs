@@ -9,7 +9,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use cli::{Problem, printable};
+use cli::{Problem, printable, word};
 use control::client;
 use control::record::{self, End, Found};
 use mountinfo::Mount;
@@ -38,7 +38,7 @@ pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
                 Some(inside) => format!("{inside} is mounted inside it; -z detaches both"),
                 None => format!(
                     "`fuser -vm {}` lists the processes that use it; -z detaches it anyway",
-                    printable(mountpoint)
+                    word(mountpoint)
                 ),
             })
         } else {

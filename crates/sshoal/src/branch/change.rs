@@ -76,6 +76,7 @@ impl Asked for Controlled {
             Wish::Place { path } => {
                 return Ok(Reply::Place(Box::new(self.stack.place(&path.0).await?)));
             }
+            Wish::Connections => return Ok(Reply::Connections(self.stack.connections())),
             Wish::Settings => return Ok(Reply::Settings(settings::present(&self.request.lock()))),
             Wish::Branch(change) => self.change(change).await?,
             Wish::Flush => self.vfs.flush_all().await,

@@ -13,9 +13,10 @@ use nix::unistd::{User, geteuid};
 use tokio::process::Command;
 use tokio::time::timeout;
 
+use cli::word;
 use ssh::{Cause, Dialer, Failure};
 
-use super::login::{Line, log_in, options, word};
+use super::login::{Line, log_in, options};
 use super::server::{CHECK_LIMIT, in_time, silent};
 use super::{Check, Checks, Verdict};
 use crate::quantity::count;

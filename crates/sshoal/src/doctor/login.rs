@@ -1,7 +1,6 @@
 //! The login of a mount, why it fails, and commands for the user about it.
 
-use base::shell;
-use cli::printable;
+use cli::{printable, word};
 use sftp::Client;
 use ssh::{Cause, Config, Dialer, Failure, Transport};
 
@@ -184,16 +183,6 @@ pub fn options(config: &Config) -> Vec<(char, String)> {
         found.push((option, value));
     }
     found
-}
-
-/// A word of a shell's command line, quoted where that is needed.
-pub fn word(text: &str) -> String {
-    let is_plain = |char: char| char.is_ascii_alphanumeric() || "_@%+=:,./-".contains(char);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text.to_owned();
-    }
-    let quoted = shell::quote(text.as_bytes()).and_then(|quoted| String::from_utf8(quoted).ok());
-    printable(quoted.unwrap_or_else(|| text.to_owned()))
 }
 
 #[cfg(test)]

@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use rustix::process::geteuid;
 
-use cli::printable;
+use cli::word;
 use control::seen::{self, Daemon, SeenMount};
-use control::status::{HostStatus, State};
 
 use super::{Check, Checks, Verdict};
 use crate::quantity::{bytes, count};
@@ -43,8 +42,9 @@ pub fn check(checks: &mut Checks) {
     checks.add(fusermount());
     checks.add(allow_other(fs::read_to_string("/etc/fuse.conf")));
     checks.add(ssh());
-    for mount in seen::everywhere().unwrap_or_default() {
-        dead(&mount).into_iter().for_each(|check| checks.add(check));
+    let mounts = seen::all().unwrap_or_default();
+    for (mount, state) in mounts.iter().zip(seen::look(&mounts)) {
+        dead(&state, &mount.mountpoint).into_iter().for_each(|check| checks.add(check));
     }
     let cache = cache();
     let has_cache = cache.verdict != Verdict::Wrong;
@@ -120,7 +120,7 @@ fn fusermount() -> Check {
             Check::fine(what, shown)
         }
         Ok(_) => Check::wrong(what, format!("{shown} does not run as root"))
-            .remedy(format!("as root: chown root {shown} && chmod u+s {shown}")),
+            .remedy(format!("as root: chown root {0} && chmod u+s {0}", word(&program))),
         Err(error) => Check::wrong(what, format!("{shown}: {error}")),
     }
 }
@@ -144,8 +144,8 @@ fn ssh() -> Check {
     }
 }
 
-/// A check of a mount whose daemon does not answer.
-fn dead(mount: &SeenMount) -> Option<Check> {
+/// A check of a mount at `place` whose daemon does not answer.
+pub fn dead(mount: &SeenMount, place: &Path) -> Option<Check> {
     let (found, flag) = match mount.daemon {
         Daemon::Dead => ("its process has ended", ""),
         // It would be waited for.
@@ -153,7 +153,7 @@ fn dead(mount: &SeenMount) -> Option<Check> {
         _ => return None,
     };
     let check = Check::wrong("mount", format!("{}: {found}", mount.mountpoint));
-    Some(check.remedy(format!("sshoal umount {flag}{}", mount.mountpoint)))
+    Some(check.remedy(format!("sshoal umount {flag}{}", word(place))))
 }
 
 fn cache() -> Check {
@@ -187,7 +187,7 @@ fn cache() -> Check {
     };
     if mode & 0o077 != 0 {
         return Check::wrong(what, format!("{shown} has mode {mode:04o}: others could read it"))
-            .remedy(format!("chmod 0700 {shown}"));
+            .remedy(format!("chmod 0700 {}", word(&directory)));
     }
     let space = rustix::fs::statvfs(place).map(|space| space.f_bavail * space.f_frsize);
     match space {
@@ -227,48 +227,6 @@ fn cache_sample(directory: &Path) -> Option<Check> {
             )
         }
     })
-}
-
-/// The mount at `place`, as its daemon reports it.
-pub fn check_mount(checks: &mut Checks, place: &Path) {
-    let shown = printable(place);
-    let seen = match seen::at(place) {
-        Ok(seen) => seen,
-        Err(problem) => {
-            checks.add(Check::wrong("mount", problem.to_string()));
-            return;
-        }
-    };
-    let Some(state) = &seen.status else {
-        // One that is dead or hangs was reported with all others.
-        if dead(&seen).is_none() {
-            let why = seen.why.unwrap_or_default();
-            checks.add(Check::unknown("mount", format!("{shown}: {why}")));
-        }
-        return;
-    };
-    checks.add(Check::fine("mount", format!("{shown}: sshoal {}", state.version)));
-    state.sources.iter().flat_map(|source| &source.hosts).for_each(|it| checks.add(host(it)));
-    if let Some(lost) = &state.lost {
-        checks.add(Check::wrong("lost data", lost));
-    }
-}
-
-/// A check of a host of a mount.
-fn host(host: &HostStatus) -> Check {
-    let name = &host.host;
-    match (host.state, &host.why) {
-        (State::Connected, _) => Check::fine(
-            "host",
-            format!("{name}: connected, {}", count(host.sessions.len() as u64, "session")),
-        ),
-        (State::Idle, _) => Check::fine("host", format!("{name}: not connected, since not needed")),
-        (State::Returning, _) => Check::note("host", format!("{name}: answers again")),
-        (State::Reconnecting | State::LeftOut, why) => {
-            let why = why.as_deref().unwrap_or("unreachable");
-            Check::wrong("host", format!("{name}: {why}")).remedy(format!("sshoal doctor {name}:"))
-        }
-    }
 }
 
 #[cfg(test)]

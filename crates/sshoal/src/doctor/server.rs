@@ -67,17 +67,18 @@ pub async fn check(checks: &mut Checks, request: &MountRequest) {
         };
         for (gateway, config) in gateways.iter().zip(configs) {
             checks.add(Check::fine("host", gateway.to_string()));
-            check_host(checks, config, directory, &request.host).await;
+            check_host(checks, config, directory, Some(&request.host)).await;
         }
     }
 }
 
-/// Checks one host. Ends at the first step without which no later one can succeed.
-async fn check_host(
+/// Checks one host. Ends at the first step without which no later one can succeed. Without the
+/// options of a mount, helper and direct connections are left out.
+pub async fn check_host(
     checks: &mut Checks,
     config: ssh::Config,
     directory: &[u8],
-    options: &host::Config,
+    options: Option<&host::Config>,
 ) {
     let is_ssh = config.transport == ssh::Transport::Ssh;
     // The messages are those of the check of the login.
@@ -106,9 +107,11 @@ async fn check_host(
     });
     checks.add(in_time("throughput", throughput(&client)).await);
     if is_ssh {
-        checks.add(in_time("helper", helper(config.clone(), &options.helper)).await);
-        if options.direct != Direct::No {
-            checks.add(in_time("direct", direct(config.clone(), options)).await);
+        if let Some(options) = options {
+            checks.add(in_time("helper", helper(config.clone(), &options.helper)).await);
+            if options.direct != Direct::No {
+                checks.add(in_time("direct", direct(config.clone(), options)).await);
+            }
         }
         checks.add(in_time("more sessions", further_logins(&dialer)).await);
         checks.add(in_time("clock", clock(config)).await);

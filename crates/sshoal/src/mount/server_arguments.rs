@@ -25,6 +25,11 @@ pub struct ServerArguments {
 }
 
 impl ServerArguments {
+    /// Whether none is given.
+    pub fn is_empty(&self) -> bool {
+        self.port.is_none() && self.config.is_none() && self.options.is_empty()
+    }
+
     /// The request of a mount of `source` with these options, which is never made.
     pub fn request(&self, source: &OsStr) -> Result<Box<MountRequest>, Problem> {
         let words = flag_words(&[

@@ -1,11 +1,11 @@
-//! Where a path of the mount is, and how to run a command there.
+//! Where a path of the mount is, how to run a command there, and how its hosts are reached.
 
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::sync::Arc;
 
 use base::{Errno, RemotePath};
 use cli::Problem;
-use control::place::{Bytes, Host, Place};
+use control::place::{Bytes, Connection, Host, Place};
 
 use super::{Source, Stack};
 use crate::sources::Origin;
@@ -50,6 +50,32 @@ impl Stack {
                 })
             }
         }
+    }
+
+    /// How each host of each source is reached.
+    pub fn connections(&self) -> Vec<Connection> {
+        let mut connections = Vec::new();
+        for source in self.sources() {
+            let Origin::Hosts { gateways, directory } = &source.spec.origin else { continue };
+            for (gateway, server) in gateways.iter().zip(&source.hosts) {
+                let config = server.connector.dialer.config();
+                let is_ssh = config.transport == ssh::Transport::Ssh;
+                let bytes = |word: &std::ffi::OsString| Bytes(word.as_bytes().to_vec());
+                connections.push(Connection {
+                    source: source.spec.shown(),
+                    directory: Bytes(server.host.real_root().unwrap_or(directory).to_vec()),
+                    user: gateway.user().map(str::to_owned),
+                    name: gateway.host().to_owned(),
+                    port: gateway.port(),
+                    ssh_command: is_ssh.then(|| bytes(&config.ssh_command)),
+                    arguments: config.args.iter().map(bytes).collect(),
+                    sftp_server: config.sftp_server.clone(),
+                    has_password: config.password.is_some()
+                        || server.password_state() != ssh::PasswordState::Unneeded,
+                });
+            }
+        }
+        connections
     }
 
     /// The source that has `path`, or its directory. `ENODATA` for a directory that only contains

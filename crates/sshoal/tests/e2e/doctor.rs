@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -10,9 +11,9 @@ use sandbox::sshd::{Options, SftpServer};
 use serde_json::Value;
 
 use crate::helper::served_by_helper;
-use crate::mount::umount;
+use crate::mount::Mount;
 use crate::process::{Ended, Process, eventually, run, succeed};
-use crate::world::{World, program, program_path};
+use crate::world::{World, names, program, program_path};
 
 /// The user's key in the server's directory.
 const USER_KEY: &str = "user_key";
@@ -91,14 +92,89 @@ fn what_does_not_work_is_named_with_its_remedy() {
 #[test]
 fn a_mount_is_checked_by_its_daemon() {
     let world = World::new();
+    fs::write(world.served("file"), "text").unwrap();
     let mount = world.mount(&[]);
     let place = mount.place().to_str().unwrap().to_owned();
-    let ended = doctor(&world, &[&place]);
-    assert!(ended.stdout.contains(": connected, 1 session"), "{ended:?}");
+    // Without `-F`: the mount's own options lead to the server.
+    let checked = |words: &[&str]| run(program().arg("doctor").args(words).arg(&place));
+    let document: Value = serde_json::from_str(&checked(&["--json"]).stdout).unwrap();
+    let host = check(&document, "host")["found"].as_str().unwrap();
+    assert_eq!(host, format!("{}: connected, 1 session", world.sshd().alias()));
+    for what in ["login", "directory", "round trip", "throughput", "more sessions", "clock"] {
+        assert_eq!(check(&document, what)["verdict"], "fine", "{document}");
+    }
+    let directory = check(&document, "directory")["found"].as_str().unwrap();
+    assert_eq!(Path::new(directory), world.served("").canonicalize().unwrap());
+    assert_eq!(names(world.served("")), ["file"]);
+    let ended = checked(&["-p", "22"]);
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("options: only for a source"), "{ended:?}");
     mount.unmount();
-    let ended = doctor(&world, &[&place]);
+    let ended = checked(&[]);
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
     assert!(ended.stdout.contains("nothing is mounted here"), "{ended:?}");
+}
+
+#[test]
+fn an_unreachable_host_of_a_mount_is_named_with_the_reason() {
+    let mut world = World::new();
+    let mount = world.mount(&[]).with_errors();
+    world.sshd_mut().end();
+    let checked = || -> Value {
+        let ended = run(program().args(["doctor", "--json"]).arg(mount.place()));
+        serde_json::from_str(&ended.stdout).unwrap()
+    };
+    let mut document = checked();
+    eventually(Duration::from_secs(100), "the daemon notices", || {
+        document = checked();
+        check(&document, "host")["verdict"] == "wrong"
+    });
+    let network = check(&document, "network");
+    assert_eq!(network["verdict"], "wrong", "{document}");
+    assert!(network["found"].as_str().unwrap().contains("Connection refused"), "{document}");
+    world.sshd_mut().restart().unwrap();
+    mount.unmount();
+}
+
+/// Neither a mount that waits for its first use, nor one that is offline, wants a connection.
+#[test]
+fn a_mount_that_is_not_connected_stays_so() {
+    let world = World::new();
+    fs::write(world.served("file"), "text").unwrap();
+    let mount = world.mount(&["-o", "delay_connect"]);
+    let ended = run(program().args(["doctor", "--json"]).arg(mount.place()));
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let login = check(&document, "login");
+    assert_eq!(login["verdict"], "unknown", "{document}");
+    assert_eq!(login["found"], "not tried: the mount is not connected to it", "{document}");
+    assert!(!world.sshd().log().contains("Accepted"), "{}", world.sshd().log());
+    mount.unmount();
+}
+
+/// It would be asked for again.
+#[test]
+fn a_mount_with_a_password_is_not_logged_in_to() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: a server with passwords takes root");
+        return;
+    }
+    let world = World::with(Options { takes_password: true, ..Options::default() });
+    let place = world.mountpoint();
+    let secret = world.local("password");
+    fs::write(&secret, format!("{}\n", world.sshd().password())).unwrap();
+    let mut command = Command::new("sh");
+    command.args(["-c", "exec \"$@\" <\"$0\""]).arg(&secret).arg(program_path());
+    command.arg("-f").arg("-F").arg(world.sshd().config_path()).arg(world.source()).arg(&place);
+    command.args(["-o", "password_stdin"]);
+    command.env_remove("SSH_AUTH_SOCK").env_remove("XDG_RUNTIME_DIR");
+    let mount = Mount::start(command, place);
+    let ended = run(program().args(["doctor", "--json"]).arg(mount.place()));
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    assert_eq!(check(&document, "round trip")["verdict"], "fine", "{document}");
+    let found = check(&document, "login")["found"].as_str().unwrap();
+    assert!(found.contains("logs in with a password"), "{document}");
+    assert_eq!(check(&document, "login")["verdict"], "unknown", "{document}");
+    mount.unmount();
 }
 
 /// The usual case of a mount of fstab, which root has mounted.
@@ -114,7 +190,7 @@ fn a_mount_of_another_user_is_unknown() {
     let place = mount.place().to_str().unwrap();
     let program = world.local("sshoal");
     sandbox::copy_program(program_path().as_ref(), &program).unwrap();
-    let mut command = std::process::Command::new("setpriv");
+    let mut command = Command::new("setpriv");
     command.args(["--reuid", "5", "--regid", "60", "--clear-groups", "--"]).arg(&program);
     let ended = run(command.args(["doctor", "--json", place]).env_remove("XDG_RUNTIME_DIR"));
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
@@ -141,10 +217,50 @@ fn the_report_hides_names_and_replaces_no_file() {
     let document: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(check(&document, "login")["verdict"], "fine");
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
-    let again = doctor(&world, &["--bundle", shown]);
+    let again = run(program().args(["doctor", "--bundle", shown]));
     assert_eq!(again.status.code(), Some(1), "{again:?}");
     assert!(again.stderr.contains("File exists"), "{again:?}");
     assert_eq!(fs::read_to_string(&file).unwrap(), text);
+}
+
+/// A server whose `date` is an hour wrong, as one with a wrong clock would print it.
+#[test]
+fn a_clock_that_differs_is_noted() {
+    let dir = tempfile::tempdir().unwrap();
+    let date = dir.path().join("date");
+    let path = format!("SetEnv PATH={}:/usr/bin:/bin", dir.path().display());
+    let world = World::with(Options { settings: vec![path], ..Options::default() });
+    for (option, direction) in [("+1 hour", "ahead"), ("-1 hour", "behind")] {
+        fs::write(&date, format!("#!/bin/sh\nexec /usr/bin/date -d '{option}' \"$@\"\n")).unwrap();
+        fs::set_permissions(&date, fs::Permissions::from_mode(0o755)).unwrap();
+        let ended = doctor(&world, &[&world.source(), "--json"]);
+        let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+        let clock = check(&document, "clock");
+        assert_eq!(clock["verdict"], "note", "{document}");
+        let found = clock["found"].as_str().unwrap();
+        let seconds = found.strip_prefix("the server is ").unwrap();
+        let seconds = seconds.strip_suffix(&format!(" s {direction}")).expect(found);
+        // The answer may have taken some of the ten seconds that it may.
+        assert!(seconds.parse::<u32>().unwrap().abs_diff(3600) <= 11, "{found}");
+        assert!(clock["remedy"].as_str().unwrap().contains("set-ntp"), "{document}");
+    }
+}
+
+#[test]
+fn a_server_that_limits_logins_at_once_is_noted() {
+    // The third of three unauthenticated connections is closed.
+    let settings = vec!["MaxStartups 2".to_owned()];
+    let world = World::with(Options { settings, ..Options::default() });
+    let mut document = Value::Null;
+    // On a busy machine one of the logins may be done before another begins.
+    eventually(Duration::from_secs(100), "a login is refused", || {
+        let ended = doctor(&world, &[&world.source(), "--json"]);
+        document = serde_json::from_str(&ended.stdout).unwrap();
+        check(&document, "more sessions")["verdict"] == "note"
+    });
+    let sessions = check(&document, "more sessions");
+    assert!(sessions["found"].as_str().unwrap().starts_with("1 login of 3 failed: "), "{document}");
+    assert!(sessions["remedy"].as_str().unwrap().contains("MaxStartups"), "{document}");
 }
 
 /// A sample of the disk cache is compared with its checksums, and damage stays for `cache verify`.
@@ -324,7 +440,7 @@ fn a_key_that_ssh_cannot_use_is_named_with_the_command_that_fixes_it() {
     let beside: Value = serde_json::from_str(&ended.stdout).unwrap();
     assert_eq!(check(&beside, "keys")["verdict"], "note", "{beside}");
     assert_eq!(check(&beside, "login")["verdict"], "fine", "{beside}");
-    succeed(std::process::Command::new("sh").args(["-c", &remedy]));
+    succeed(Command::new("sh").args(["-c", &remedy]));
     let document = diagnosis(&world, &config);
     assert_eq!(check(&document, "keys")["verdict"], "fine", "{document}");
     assert_eq!(check(&document, "login")["verdict"], "fine", "{document}");
@@ -346,7 +462,7 @@ fn a_key_of_another_user_is_named() {
     let config = changed_config(&world, &values);
     let program = world.local("sshoal");
     sandbox::copy_program(program_path().as_ref(), &program).unwrap();
-    let mut command = std::process::Command::new("setpriv");
+    let mut command = Command::new("setpriv");
     command.args(["--reuid", "5", "--regid", "60", "--clear-groups", "--"]).arg(&program);
     command.args(["doctor", "--json", "-F"]).arg(config).arg(world.source());
     command.env_remove("SSH_AUTH_SOCK").env_remove("XDG_RUNTIME_DIR");
@@ -379,7 +495,7 @@ fn keys_that_the_server_refuses_are_named_and_hidden_in_a_report() {
 fn a_key_whose_passphrase_nobody_types_is_for_the_agent() {
     let world = World::new();
     let key = copied_key(&world);
-    let mut command = std::process::Command::new("ssh-keygen");
+    let mut command = Command::new("ssh-keygen");
     succeed(command.args(["-q", "-p", "-P", "", "-N", "secret", "-f", &key]));
     let config = changed_config(&world, &[("IdentityFile", &key)]);
     let document = diagnosis(&world, &config);
@@ -408,7 +524,7 @@ fn the_agent_is_checked_with_its_keys() {
     assert!(found.starts_with("no agent answers at "), "{document}");
     assert!(wrong(&document, "offered keys", &["ssh has no key"]).contains("ssh-copy-id"));
 
-    let mut command = std::process::Command::new("ssh-agent");
+    let mut command = Command::new("ssh-agent");
     command.args(["-D", "-a"]).arg(&socket).stdout(std::process::Stdio::null());
     let _running = Process::spawn(&mut command);
     eventually(Duration::from_secs(20), "the agent listens", || socket.exists());
@@ -416,7 +532,7 @@ fn the_agent_is_checked_with_its_keys() {
     let empty = ("note".to_owned(), "it has no keys".to_owned(), "ssh-add".to_owned());
     assert_eq!(agent(&document), empty, "{document}");
 
-    let mut command = std::process::Command::new("ssh-add");
+    let mut command = Command::new("ssh-add");
     succeed(command.arg("-q").arg(&key).env("SSH_AUTH_SOCK", &socket));
     let document = diagnosis(&world, &config);
     assert_eq!(agent(&document), ("fine".to_owned(), "1 key".to_owned(), String::new()));
@@ -441,7 +557,7 @@ fn a_host_key_that_is_unknown_or_has_changed_is_named_with_the_command() {
     let line = remedy.lines().last().unwrap();
     let alias = world.sshd().alias();
     assert_eq!(line, format!("ssh-keygen -R {alias} -f {}", known.display()));
-    succeed(std::process::Command::new("sh").args(["-c", line]));
+    succeed(Command::new("sh").args(["-c", line]));
     let after = diagnosis(&world, &config);
     assert!(wrong(&after, "host key", &[]).contains("asks whether the fingerprint"), "{after}");
 }
@@ -494,8 +610,12 @@ fn a_server_that_announces_no_limits_is_noted() {
 #[test]
 fn a_mount_whose_process_has_ended_is_named_with_the_command_that_removes_it() {
     let world = World::new();
-    let mut mount = world.mount(&[]);
-    let place = mount.place().to_str().unwrap().to_owned();
+    let place = world.local("it's\na mount");
+    fs::create_dir(&place).unwrap();
+    let mut command = world.command();
+    command.arg("-f").arg(world.source()).arg(&place);
+    let mut mount = Mount::start(command, place.clone());
+    let shown = place.to_str().unwrap().replace('\n', "\\n");
     mount.daemon().signal(Signal::KILL);
     assert_eq!(mount.wait_ended(), None);
     let remedies = || {
@@ -504,11 +624,15 @@ fn a_mount_whose_process_has_ended_is_named_with_the_command_that_removes_it() {
             serde_json::from_str(&run(command.args(["doctor", "--json"])).stdout).unwrap();
         // Other tests have mounts, too.
         let checks = document["checks"].as_array().unwrap().iter();
-        let dead = checks.filter(|it| it["found"] == format!("{place}: its process has ended"));
+        let dead = checks.filter(|it| it["found"] == format!("{shown}: its process has ended"));
         let dead: Vec<_> = dead.map(|it| (it["verdict"].clone(), it["remedy"].clone())).collect();
         dead
     };
-    assert_eq!(remedies(), [("wrong".into(), format!("sshoal umount {place}").into())]);
-    assert!(umount(&[], mount.place()).status.success());
+    let [(verdict, remedy)] = &remedies()[..] else { panic!("one dead mount") };
+    assert_eq!(verdict, "wrong");
+    let remedy = remedy.as_str().unwrap().strip_prefix("sshoal ").unwrap();
+    let line = format!("exec {} {remedy}", program_path().display());
+    succeed(Command::new("bash").args(["-c", &line]).env_remove("XDG_RUNTIME_DIR"));
+    assert!(!mount.is_mounted());
     assert_eq!(remedies(), []);
 }

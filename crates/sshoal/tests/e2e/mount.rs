@@ -233,8 +233,9 @@ fn wait_mounted(daemon: &mut Process, place: &Path, errors: &Path) {
 
 pub fn is_mounted(place: &Path) -> bool {
     let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
-    let place = place.to_str().unwrap();
-    table.lines().any(|line| line.split(' ').nth(4) == Some(place))
+    // As the table has it.
+    let place = place.to_str().unwrap().replace(' ', "\\040").replace('\n', "\\012");
+    table.lines().any(|line| line.split(' ').nth(4) == Some(&*place))
 }
 
 /// Runs `sshoal umount` with these words.
