@@ -5,6 +5,10 @@
 //!    their spreads and their controls, and by more than the tolerance. All else is the same.
 //! 2. A regression is a figure of sshoal or one of its variants that is worse; or that used to be
 //!    measured and fails now, or has wrong data. What a peer does is shown, and does not decide.
+//! 3. Costs (CPU, bytes on the link, requests) that changed by more than their spread and the
+//!    tolerance are shown, and do not decide either: a faster program may well use more CPU.
+
+mod cost;
 
 use std::collections::BTreeSet;
 use std::fmt::{self, Display, Formatter};
@@ -16,6 +20,8 @@ use crate::results::{Results, Summary};
 use crate::stats::{Index, Noise, Spread, failures, ratio_of, summarize};
 use crate::units;
 
+use cost::COSTS;
+
 /// What changed from one run to another.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
@@ -23,6 +29,8 @@ pub struct Comparison {
     pub tolerance: f64,
     /// Figures of both runs.
     pub changes: Vec<Change>,
+    /// Costs that are known of both runs.
+    pub costs: Vec<CostChange>,
     /// What else differs: machine, link, settings; for the reader to judge.
     pub notes: Vec<String>,
 }
@@ -44,6 +52,27 @@ pub struct Change {
     pub noise: f64,
     /// What it comes to.
     pub verdict: Verdict,
+}
+
+/// One cost of one measure of one subject in both runs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CostChange {
+    /// [`Measure::id`].
+    pub measure: String,
+    /// Of whom.
+    pub subject: String,
+    /// What it is: `bytes sent`.
+    pub cost: &'static str,
+    /// Of the values: `MB`, `s`, or nothing for a number.
+    pub unit: &'static str,
+    /// Median of the old run.
+    pub old: f64,
+    /// Median of the new run, for as many operations as the old run had.
+    pub new: f64,
+    /// Factor that chance explains.
+    pub noise: f64,
+    /// The difference is small, or no more than chance or the tolerance.
+    pub is_same: bool,
 }
 
 /// What a change comes to, the gravest first.
@@ -91,7 +120,7 @@ pub fn compare(old: &Results, new: &Results, tolerance: f64) -> Comparison {
     let (before, after) = (summarize(old), summarize(new));
     let (was_wrong, is_wrong) = (wrong_data(old), wrong_data(new));
     let runs = [(old, Index::of(old)), (new, Index::of(new))];
-    let mut changes = Vec::new();
+    let (mut changes, mut costs) = (Vec::new(), Vec::new());
     for now in &after {
         let name = (now.measure.clone(), now.subject.clone());
         let measure = |results: &Results| {
@@ -113,9 +142,12 @@ pub fn compare(old: &Results, new: &Results, tolerance: f64) -> Comparison {
             (_, _, Some(ratio)) if ratio > (1.0 / (1.0 - tolerance)).max(noise) => Verdict::Better,
             _ => Verdict::Same,
         };
+        if let [Some(old), Some(new)] = runs.each_ref().map(|(_, it)| it.cell(&name.0, &name.1)) {
+            costs.extend(COSTS.iter().filter_map(|it| it.compare(&name, [old, new], tolerance)));
+        }
         changes.push(Change { measure, subject: name.1, old, new, ratio, noise, verdict });
     }
-    Comparison { tolerance, notes: notes(old, new), changes }
+    Comparison { tolerance, notes: notes(old, new), changes, costs }
 }
 
 /// Measures and subjects with wrong data.
@@ -137,17 +169,21 @@ const QUARTILES_TO_SIGMA: f64 = 1.349;
 /// medians, since from run to run more changes than from round to round), but at least what
 /// either run's control shows.
 fn noise(runs: &[(&Results, Index<'_>); 2], measure: &str, subject: &str) -> f64 {
-    let deviation = |(_, index): &(&Results, Index<'_>)| {
-        let values = index.values(measure, subject);
+    let [old, new] = runs.each_ref().map(|(_, index)| index.values(measure, subject));
+    let controls = runs.iter().filter_map(|(results, index)| Noise::of(results, index));
+    let controls = controls.map(|noise| noise.factor(measure));
+    controls.fold(spread_of_both(&old, &new), f64::max)
+}
+
+/// Factor that two deviations of single rounds of both runs explain.
+fn spread_of_both(old: &[f64], new: &[f64]) -> f64 {
+    let deviation = |values: &[f64]| {
         let logs: Vec<f64> = values.iter().map(|value| value.ln()).collect();
         let spread = Spread::of(&logs).filter(|_| logs.len() >= ENOUGH);
         let deviation = spread.map(|it| (it.high - it.low) / QUARTILES_TO_SIGMA);
         deviation.filter(|deviation| deviation.is_finite()).unwrap_or(0.0)
     };
-    let [old, new] = runs.each_ref().map(deviation);
-    let controls = runs.iter().filter_map(|(results, index)| Noise::of(results, index));
-    let controls = controls.map(|noise| noise.factor(measure));
-    controls.fold((DEVIATIONS * old.hypot(new)).exp(), f64::max)
+    (DEVIATIONS * deviation(old).hypot(deviation(new))).exp()
 }
 
 /// What differs between two runs besides their figures.
@@ -194,6 +230,21 @@ impl Display for Comparison {
         }
         let same = self.changes.len() - changes.len();
         writeln!(f, "the same within noise and tolerance: {same} of {}", self.changes.len())?;
+        let costs: Vec<&CostChange> = self.costs.iter().filter(|cost| !cost.is_same).collect();
+        if !costs.is_empty() {
+            writeln!(f, "\ncosts, for as many operations as in the old run:")?;
+        }
+        for change in &costs {
+            let verdict = if change.new > change.old { "more" } else { "less" };
+            let name = printable(&format!("{} of {}", change.measure, change.subject));
+            let [old, new] = [change.old, change.new].map(units::significant);
+            let values = format!("{old} → {new} {}", change.unit);
+            let cost = change.cost;
+            let noise = units::percent(change.noise - 1.0);
+            writeln!(f, "{verdict:<5} {name:<36} {cost:<22} {values:<20}  noise {noise}")?;
+        }
+        let same = self.costs.len() - costs.len();
+        writeln!(f, "costs that are the same: {same} of {}", self.costs.len())?;
         if !self.notes.is_empty() {
             writeln!(f, "\nnot the same in both runs:")?;
         }

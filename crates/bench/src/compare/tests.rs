@@ -3,6 +3,7 @@
 use super::*;
 use crate::failure::Failure;
 use crate::measure::Unit;
+use crate::results::{Measured, Outcome, Requests, Usage, Wire};
 use crate::stats::tests::Run;
 
 const READ: &str = "iozone.read";
@@ -80,6 +81,75 @@ fn a_peer_does_not_decide() {
     assert_eq!(verdict(&comparison, READ, "sshfs"), Verdict::Worse);
     assert_eq!(comparison.regressions().count(), 0);
     assert!(comparison.to_string().contains("worse      iozone.read of sshfs"), "{comparison}");
+}
+
+/// The run with these costs in each sample of sshoal.
+fn with_costs(mut run: Results, cost: impl Fn(&mut Measured)) -> Results {
+    for sample in run.samples.iter_mut().filter(|sample| sample.subject == "sshoal") {
+        if let Outcome::Measured(measured) = &mut sample.outcome {
+            cost(measured);
+        }
+    }
+    run
+}
+
+#[test]
+fn costs_that_changed_are_shown_and_are_no_regression() {
+    let cost = |bytes: u64, requests: u64, user_s: f64| {
+        with_costs(run(&BEFORE, &BEFORE).results, |it| {
+            it.wire = Some(Wire { to_server_bytes: bytes, from_server_bytes: 5_000_000 });
+            let server = [("read".to_owned(), requests), ("open".to_owned(), 1)].into();
+            it.requests = Some(Requests { server, ..Requests::default() });
+            it.client = Usage { user_s, ..Usage::default() };
+        })
+    };
+    let old = cost(1_000_000, 1_000, 0.10);
+    let comparison = compare(&old, &cost(2_500_000, 400, 0.14), 0.1);
+    assert_eq!(comparison.regressions().count(), 0);
+    let text = comparison.to_string();
+    for (verdict, what, values) in
+        [("more", "bytes sent", "1.00 → 2.50 MB"), ("less", "requests to the server", "1000 → 401")]
+    {
+        let line = text.lines().find(|line| line.starts_with(verdict)).expect(verdict);
+        assert!(line.contains(&format!("{FIND} of sshoal")) || line.contains(READ), "{line}");
+        assert!(line.contains(what) && line.contains(values), "{line}");
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+    // Four hundredths of a second are four ticks, and five million bytes stay the same.
+    assert!(!text.contains("client, user") && !text.contains("received"), "{text}");
+    assert!(compare(&old, &cost(1_050_000, 1_050, 0.10), 0.1).costs.iter().all(|it| it.is_same));
+    // What only one of them knows is not compared: client CPU, twice for each subject.
+    let without = compare(&run(&BEFORE, &BEFORE).results, &old, 0.1);
+    assert!(without.costs.iter().all(|it| it.cost.starts_with("client")), "{without:?}");
+}
+
+#[test]
+fn costs_of_timed_steps_are_for_as_many_operations() {
+    let timed = |operations: u64, bytes: u64| {
+        with_costs(run(&BEFORE, &BEFORE).results, |it| {
+            it.operations = operations;
+            it.wire = Some(Wire { to_server_bytes: bytes, from_server_bytes: 0 });
+        })
+    };
+    let old = timed(1_000, 1_000_000);
+    let comparison = compare(&old, &timed(3_000, 3_000_000), 0.1);
+    assert!(comparison.costs.iter().all(|it| it.is_same), "{comparison}");
+    let comparison = compare(&old, &timed(3_000, 6_000_000), 0.1);
+    assert!(comparison.to_string().contains("1.00 → 2.00 MB"), "{comparison}");
+    // What varies from round to round by more says nothing.
+    let wild = |factor: u64| {
+        let mut run = timed(1, 0);
+        for (number, sample) in run.samples.iter_mut().enumerate() {
+            if let Outcome::Measured(measured) = &mut sample.outcome {
+                let bytes = [100_000, 900_000, 300_000, 500_000, 200_000][number % 5];
+                measured.wire =
+                    Some(Wire { to_server_bytes: factor * bytes, from_server_bytes: 0 });
+            }
+        }
+        run
+    };
+    let comparison = compare(&wild(1), &wild(2), 0.1);
+    assert!(comparison.costs.iter().all(|it| it.is_same), "{comparison}");
 }
 
 #[test]
