@@ -122,8 +122,16 @@ pub(super) fn usual_reference(subjects: &[SubjectInfo]) -> Option<&str> {
 
 /// Whether a subject is this program, with any options.
 pub fn is_ours(name: &str) -> bool {
-    let mounts = ["sshoal", "sshoal-union", "sshoal-places", "sshoal-pool", "sshoal-copy"];
-    SubjectInfo::new(name.strip_suffix(" (control)").unwrap_or(name), "", "").is_any_of(&mounts)
+    let ours = [
+        "sshoal",
+        "sshoal-helper",
+        "sshoal-direct",
+        "sshoal-union",
+        "sshoal-places",
+        "sshoal-pool",
+        "sshoal-copy",
+    ];
+    SubjectInfo::new(name.strip_suffix(" (control)").unwrap_or(name), "", "").is_any_of(&ours)
 }
 
 #[cfg(test)]
@@ -159,6 +167,15 @@ mod tests {
         let size = repeated("sshfs-iozone", request).iozone;
         assert_eq!((size.sequential_bytes, size.random_bytes), (1 << 28, 1 << 28));
         assert_eq!(size.random, Extent::Both);
+    }
+
+    #[test]
+    fn variants_of_this_program_are_ours() {
+        for name in ["sshoal", "sshoal:ro", "sshoal-helper", "sshoal-direct (control)"] {
+            assert!(is_ours(name), "{name}");
+        }
+        // A user may name a peer so.
+        assert!(!is_ours("sshfs") && !is_ours("sshoal-old"));
     }
 
     #[test]

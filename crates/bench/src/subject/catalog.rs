@@ -180,7 +180,7 @@ const GROUPS: &[(&str, &str, &str)] = &[
     (
         "mux-iozone",
         "the comparison of SSHFS-MUX and sshfs by iozone",
-        "sshfs,sshfs:opt*,sshfsm,sshfsm*,sshoal-union,sshoal-places,sshoal-pool",
+        "nfs-user,sshfs,sshfs:opt*,sshfsm,sshfsm*,sshoal-union,sshoal-places,sshoal-pool",
     ),
     (
         "copy-ciphers",
@@ -190,7 +190,8 @@ const GROUPS: &[(&str, &str, &str)] = &[
     (
         "large-build",
         "the comparison of builds on sshfs, tuned, and with a cache",
-        "local,sshfs,sshfs:opt1,sshoal:cache=disk,sshoal:cache=disk,consistency=immutable",
+        "local,sshfs,sshfs:opt1,sshoal:cache=disk,sshoal:cache=disk,consistency=immutable,\
+         sshoal:consistency=immutable,sshoal:served=helper,consistency=watch,sshoal-direct",
     ),
     (
         "nas",
@@ -508,11 +509,16 @@ mod tests {
                 "sshfs:opt1",
                 "sshoal:cache=disk",
                 "sshoal:cache=disk,consistency=immutable",
+                "sshoal:consistency=immutable",
+                "sshoal:served=helper,consistency=watch",
+                "sshoal-direct",
                 "scp"
             ]
         );
         assert!(names("copy-ciphers").contains(&"scp:Compression=no".to_owned()));
-        assert!(names("mux-iozone").contains(&"sshfsm:opt4".to_owned()));
+        for member in ["nfs-user", "sshfsm:opt4"] {
+            assert!(names("mux-iozone").contains(&member.to_owned()), "{member}");
+        }
     }
 
     #[test]
