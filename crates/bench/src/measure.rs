@@ -15,6 +15,9 @@ pub struct Measure {
     pub cache: Cache,
 }
 
+/// Behind the id of a measure that is cold for other subjects, where caches were as they were.
+pub(crate) const AS_CACHED: &str = "-as-cached";
+
 /// Units of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -119,9 +119,7 @@ impl Tabled {
 pub enum Shape {
     /// Subjects as rows, measures as columns; medians.
     SubjectRows,
-    /// Measures as rows, subjects as columns; medians.
-    MeasureRows,
-    /// As [`Shape::MeasureRows`], with the mean latency of operations, the rate of copies, and CPU.
+    /// The same; then the mean latency of operations, the rate of copies, and CPU, in such tables.
     WithDetails,
     /// Each run by its real, user and system time; then the means of the runs, the fastest first.
     Runs,
@@ -282,14 +280,15 @@ pub static PUBLISHED: [Published; 5] = [
     Published {
         name: "large-build",
         about: "builds with their sources on a mount and on the local disk",
-        needs: "gcc and make",
+        needs: "gcc and make; with --host, the helper there",
+        source: "https://jmmv.dev/2016/02/sshfs-performance-analysis-for-builds.html",
         works: &["build"],
         link: "rtt=0.5ms,rate=50MB",
         quantities: |size| size.projects = Projects::Two { smaller: 100, larger: 400 },
         tables: &[Tabled {
             caption: "builds and file systems",
             measures: &["build."],
-            shape: Shape::MeasureRows,
+            shape: Shape::SubjectRows,
         }],
         subjects: &["local", "sshfs"],
         notes: &["The published link had a round trip of 0.5 ms and 50 MB/s."],
@@ -305,14 +304,11 @@ pub static PUBLISHED: [Published; 5] = [
             size.fio = FioSize { jobs: Extent::Whole, ..FioSize::of(2 << 30) };
             (size.tree_files, size.tree_shape) = (2_929, TreeShape::Media);
         },
-        tables: &[
-            Tabled { caption: "the jobs of fio", measures: &["fio."], shape: Shape::WithDetails },
-            Tabled {
-                caption: "a tree by rsync",
-                measures: &["tree.copy_", "tree.media."],
-                shape: Shape::WithDetails,
-            },
-        ],
+        tables: &[Tabled {
+            caption: "file systems and tests",
+            measures: &["fio.", "tree.copy_", "tree.media."],
+            shape: Shape::WithDetails,
+        }],
         subjects: &["nfs", "smb", "sshfs"],
         notes: &[
             "Gigabit Ethernet, i3-3220 without AES instructions, OpenSSH 8.0, sshfs 3.5.2. The \

@@ -88,7 +88,7 @@ pub(super) struct Cell {
     pub(super) ratio: Option<Judged>,
     /// Failures, wrong data.
     pub(super) bad: Option<String>,
-    /// The published figure that belongs to it.
+    /// Words behind it, such as the published figure.
     pub(super) note: Option<String>,
 }
 
@@ -150,6 +150,17 @@ impl Table {
     pub(crate) fn new(caption: impl Into<String>, header: &[&str], rows: Vec<Row>) -> Table {
         let header = header.iter().map(|&word| word.to_owned()).collect();
         Table { caption: caption.into(), header, rows, words: false }
+    }
+
+    /// The table with its rows as columns.
+    pub(super) fn transposed(self) -> Table {
+        let rows = self.header.iter().enumerate().map(|(number, name)| Row {
+            name: name.clone(),
+            short: name.clone(),
+            cells: self.rows.iter().map(|row| row.cells[number].clone()).collect(),
+        });
+        let header = self.rows.iter().map(|row| row.short.clone()).collect();
+        Table { rows: rows.collect(), header, ..self }
     }
 }
 
@@ -249,7 +260,7 @@ fn family(view: &View<'_>, name: &str, tables: &[Figures<'_>]) -> Section {
     for figures in tables {
         let is_new = |measure: &Measure| !published::has_chart(view, measure);
         blocks.push(Block::Charts(bars::of_rows(figures, is_new)));
-        blocks.push(Block::Table(measure_rows(name, figures, |_, _| None)));
+        blocks.push(Block::Table(measure_rows(name, figures)));
     }
     // Names from a file may hold anything.
     let plain = |char: char| if char.is_ascii_alphanumeric() { char } else { '-' };
@@ -257,23 +268,11 @@ fn family(view: &View<'_>, name: &str, tables: &[Figures<'_>]) -> Section {
 }
 
 /// A table of measures as rows and subjects as columns.
-pub(super) fn measure_rows(
-    name: &str,
-    figures: &Figures<'_>,
-    note: impl Fn(&Measure, &SubjectInfo) -> Option<String>,
-) -> Table {
+fn measure_rows(name: &str, figures: &Figures<'_>) -> Table {
     let rows = figures.rows.iter().map(|(measure, cells)| Row {
         name: title(measure),
         short: label(measure, false),
-        cells: figures
-            .subjects
-            .iter()
-            .zip(cells)
-            .map(|(subject, figure)| Cell {
-                note: note(measure, subject),
-                ..Cell::of(figure, figures)
-            })
-            .collect(),
+        cells: cells.iter().map(|figure| Cell::of(figure, figures)).collect(),
     });
     let caption = format!("{name}, {} ({})", figures.scale.unit, figures.direction());
     Table::new(caption, &names(&figures.subjects), rows.collect())
@@ -348,7 +347,7 @@ fn cost(view: &View<'_>) -> Option<Section> {
     {
         let preferred = |m: &Measure| (m.unit == Unit::BytesPerSecond) == moves_data;
         let wanted = |m: &Measure| any(m, sides) && (preferred(m) || !any(m, other));
-        blocks.extend(table_of(
+        let table = table_of(
             view,
             format!("CPU seconds per {per}, client / server"),
             view.results.measures.iter().filter(|measure| wanted(measure)),
@@ -357,9 +356,10 @@ fn cost(view: &View<'_>) -> Option<Section> {
                 let sides = sides(view.summary(&measure.id, &subject.name)?);
                 has(sides).then(|| format!("{} / {}", figure(sides.0), figure(sides.1)))
             },
-        ));
+        );
+        blocks.extend(table.map(Block::Table));
     }
-    blocks.extend(table_of(
+    let memory = table_of(
         view,
         "greatest memory of the client side, MiB".to_owned(),
         view.families().into_iter().map(|(family, _)| family),
@@ -370,7 +370,8 @@ fn cost(view: &View<'_>) -> Option<Section> {
             let peaks = view.summaries.iter().filter(of_both).filter_map(|s| s.peak_memory_bytes);
             peaks.max().map(units::mebibytes)
         },
-    ));
+    );
+    blocks.extend(memory.map(Block::Table));
     blocks.extend(steps(view));
     blocks.extend(requests(view));
     let is_empty = blocks.is_empty();
@@ -444,7 +445,7 @@ pub(super) fn table_of<T>(
     of: impl Iterator<Item = T>,
     name: impl Fn(&T) -> (String, String),
     value: impl Fn(&T, &SubjectInfo) -> Option<String>,
-) -> Option<Block> {
+) -> Option<Table> {
     let of: Vec<T> = of.collect();
     let has = |subject: &&SubjectInfo| of.iter().any(|it| value(it, subject).is_some());
     let subjects: Vec<&SubjectInfo> = view.results.subjects.iter().filter(has).collect();
@@ -458,7 +459,7 @@ pub(super) fn table_of<T>(
         })
         .collect();
     let is_empty = rows.is_empty() || subjects.is_empty();
-    (!is_empty).then(|| Block::Table(Table::new(caption, &names(&subjects), rows)))
+    (!is_empty).then(|| Table::new(caption, &names(&subjects), rows))
 }
 
 /// The machine, the subjects, the method, and the command.

@@ -1,15 +1,13 @@
 //! The tables of a published comparison that the run repeats, with the published figures.
 
-use crate::measure::{Measure, Unit};
+use crate::measure::{AS_CACHED, Measure, Unit};
 use crate::published::{Published, Shape, Tabled, Times};
 use crate::results::{Measured, SubjectInfo, Usage};
 use crate::units;
 
 use super::bars;
-use super::document::{
-    self, Block, Cell, Drawing, Row, Section, Table, measure_rows, row, table_of,
-};
-use super::view::{Figures, View, label, title};
+use super::document::{self, Block, Cell, Drawing, Row, Section, Table, row, table_of};
+use super::view::{Figure, Figures, View, label, title};
 
 /// No figure is known.
 const UNKNOWN: &str = "–";
@@ -34,21 +32,11 @@ pub(super) fn section(view: &View<'_>) -> Option<Section> {
         if tables.is_empty() {
             continue;
         }
-        match tabled.shape {
-            Shape::SubjectRows => {
-                blocks.push(Block::Table(subject_rows(published, tabled, &tables)));
-            }
-            Shape::MeasureRows | Shape::WithDetails => {
-                blocks.extend(tables.iter().map(|figures| {
-                    let note = |measure: &Measure, subject: &_| note(published, measure, subject);
-                    Block::Table(measure_rows(tabled.caption, figures, note))
-                }))
-            }
-            Shape::Runs => {
-                blocks.extend(runs(view, published, tabled).map(Block::Table));
-                continue;
-            }
+        if tabled.shape == Shape::Runs {
+            blocks.extend(runs(view, published, tabled).map(Block::Table));
+            continue;
         }
+        blocks.push(Block::Table(subject_rows(published, tabled, &tables)));
         let charts = tables.iter().flat_map(|figures| bars::of_rows(figures, |_| true));
         blocks.push(Block::Charts(charts.collect()));
         if tabled.shape == Shape::WithDetails {
@@ -90,7 +78,8 @@ fn note(published: &Published, measure: &Measure, subject: &SubjectInfo) -> Opti
     Some(format!("[{about}{value}{}]", ratio.unwrap_or_default()))
 }
 
-/// A row for each subject, a column for each measure. The columns may have different units.
+/// A row for each subject, a column for each measure. The columns may have different units. A figure
+/// with caches as they were is in the column of the cold ones.
 fn subject_rows(published: &Published, tabled: &Tabled, tables: &[Figures<'_>]) -> Table {
     let mut subjects: Vec<&SubjectInfo> = Vec::new();
     for subject in tables.iter().flat_map(|figures| &figures.subjects) {
@@ -98,8 +87,12 @@ fn subject_rows(published: &Published, tabled: &Tabled, tables: &[Figures<'_>]) 
             subjects.push(subject);
         }
     }
-    let columns: Vec<_> =
-        tables.iter().flat_map(|it| it.rows.iter().map(move |row| (it, row))).collect();
+    let all = || tables.iter().flat_map(|it| it.rows.iter().map(move |row| (it, row)));
+    let find = |id: &str| all().find(|(_, (measure, _))| measure.id == id);
+    let is_own = |(_, (measure, _)): &(_, &(&Measure, _))| {
+        measure.id.strip_suffix(AS_CACHED).is_none_or(|cold| find(cold).is_none())
+    };
+    let columns: Vec<_> = all().filter(is_own).collect();
     // What all of them begin with behind the name of their work is in the caption.
     let common = match tabled.measures {
         [begin] => begin.split_once('.').map_or("", |(_, rest)| rest),
@@ -114,11 +107,22 @@ fn subject_rows(published: &Published, tabled: &Tabled, tables: &[Figures<'_>]) 
         })
         .collect();
     let rows = subjects.into_iter().map(|subject| {
-        let cell = |(figures, (measure, cells)): &(&Figures<'_>, &(&Measure, Vec<_>))| {
-            let number = figures.subjects.iter().position(|it| it.name == subject.name);
-            let own = number.map(|number| Cell::of(&cells[number], figures));
+        let figure = |(figures, (_, cells)): &(&Figures<'_>, &(&Measure, Vec<_>))| {
+            let number = figures.subjects.iter().position(|it| it.name == subject.name)?;
+            let has_any = !matches!(cells[number], Figure::Absent);
+            has_any.then(|| Cell::of(&cells[number], figures))
+        };
+        let cell = |column: &(_, &(&Measure, _))| {
+            let measure = column.1.0;
+            let as_cached = || {
+                let cell = figure(&find(&format!("{}{AS_CACHED}", measure.id))?)?;
+                Some(Cell { note: Some("as cached".to_owned()), ..cell })
+            };
+            let own = figure(column).or_else(as_cached);
             let own = own.unwrap_or_else(|| UNKNOWN.to_owned().into());
-            Cell { note: note(published, measure, subject), ..own }
+            let notes = own.note.into_iter().chain(note(published, measure, subject));
+            let notes: Vec<String> = notes.collect();
+            Cell { note: (!notes.is_empty()).then(|| notes.join(" ")), ..own }
         };
         let cells = columns.iter().map(cell).collect();
         Row { name: subject.name.clone(), short: subject.name.clone(), cells }
@@ -155,7 +159,8 @@ fn details(view: &View<'_>, tabled: &Tabled) -> impl Iterator<Item = Block> {
         let shown = [client, server].map(|it| it.map_or(UNKNOWN.to_owned(), units::significant));
         has_any.then(|| shown.join(" / "))
     });
-    [latency, rate, cpu].into_iter().flatten()
+    let tables = [latency, rate, cpu].into_iter().flatten();
+    tables.map(|table| Block::Table(table.transposed()))
 }
 
 fn mean_latency_us(view: &View<'_>, measure: &Measure, subject: &str) -> Option<f64> {

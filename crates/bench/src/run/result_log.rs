@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use crate::failure::Result;
-use crate::measure::{Cache, Measure};
+use crate::measure::{AS_CACHED, Cache, Measure};
 use crate::plan::Plan;
 use crate::results::{LeftOut, Measured, Outcome, Results, SCHEMA, Sample, SubjectInfo};
 use crate::stats;
@@ -100,7 +100,7 @@ impl ResultLog {
 /// that was cold.
 pub(super) fn as_it_was(cold: &Measure) -> Measure {
     Measure {
-        id: format!("{}-as-cached", cold.id),
+        id: format!("{}{AS_CACHED}", cold.id),
         title: format!("{}, caches as they were", cold.title),
         unit: cold.unit,
         cache: Cache::None,

@@ -1,8 +1,9 @@
 //! The tables of published comparisons, in all three forms.
 
+use bench::measure::Measure;
 use bench::published::PUBLISHED;
 use bench::report::{html, markdown, text};
-use bench::results::{CpuTrace, Outcome, ProcessTrace, Results, Wire};
+use bench::results::{CpuTrace, Outcome, ProcessTrace, Results, Sample, Wire};
 
 use super::FIXTURE;
 
@@ -89,18 +90,43 @@ fn runs_have_real_user_and_system_time_and_their_means_are_sorted() {
 }
 
 #[test]
-fn builds_are_rows_and_jobs_have_their_latency_rate_and_cpu() {
-    let builds =
-        paragraph(&markdown(&repeating("large-build")), "| builds and file systems, s").join("\n");
-    assert!(builds.contains("\\[–\\]") && builds.contains("5.24"), "{builds}");
+fn file_systems_are_rows_beside_builds() {
+    // The local disk is never cold.
+    let mut results = repeating("large-build");
+    let cold = "build.generated.cold";
+    let as_cached = format!("{cold}-as-cached");
+    let measure = results.measures.iter().find(|measure| measure.id == cold).unwrap();
+    results.measures.push(Measure { id: as_cached.clone(), ..measure.clone() });
+    let of_disk = |it: &&mut Sample| it.subject == "local" && it.measure == cold;
+    results.samples.iter_mut().filter(of_disk).for_each(|it| it.measure = as_cached.clone());
+    let markdown = markdown(&results);
+    let builds = paragraph(&markdown, "| builds and file systems | ");
+    assert!(!builds[0].contains("as-cached"), "{builds:#?}");
+    assert!(line(&builds, "| sshoal |").contains("5.24"), "{builds:#?}");
+    assert!(line(&builds, "| local |").contains("as cached"), "{builds:#?}");
+}
+
+#[test]
+fn jobs_and_copies_are_columns_of_one_table_with_their_latency_rate_and_cpu() {
     let results = repeating("nas");
-    let text = text(&results);
-    let latency = paragraph(&text, "the jobs of fio: mean latency of an operation, µs");
-    assert!(line(&latency, "randread").contains("1870"), "{latency:#?}");
-    let rates = paragraph(&text, "a tree by rsync: MB/s");
-    assert!(line(&rates, "copy_out").contains("18.3"), "{rates:#?}");
-    let cpu = paragraph(&text, "a tree by rsync: percent of one CPU");
-    assert!(line(&cpu, "copy_out").contains("6.83 / 6.07"), "{cpu:#?}");
+    let whole = markdown(&results);
+    let table = paragraph(&whole, "| file systems and tests |");
+    assert!(table[0].contains("| randread, direct, /s |"), "{table:#?}");
+    assert!(table[0].contains("| copy\\_out, cold, s |"), "{table:#?}");
+    assert!(line(&table, "| sshfs |").contains("\\[–\\]"), "{table:#?}");
+    // The cell of a subject below a heading.
+    let cell = |what: &str, subject: &str, heading: &str| {
+        let caption = format!("| file systems and tests: {what} |");
+        let table = paragraph(&whole, &caption);
+        let at = table[0].split('|').position(|name| name.trim() == heading).expect(heading);
+        let row = line(&table, &format!("| {subject} |"));
+        row.split('|').nth(at).unwrap().trim().to_owned()
+    };
+    let latency = "mean latency of an operation, µs";
+    assert_eq!(cell(latency, "sshoal", "randread, direct"), "1870");
+    assert_eq!(cell("MB/s", "sshoal", "copy\\_out, cold"), "18.3");
+    let cpu = "percent of one CPU, client / server";
+    assert_eq!(cell(cpu, "sshoal", "copy\\_out, cold"), "6.83 / 6.07");
     let page = html(&results);
     assert!(page.contains("mean latency</b> <span class=\"unit\">µs, less is better</span>"));
 }
