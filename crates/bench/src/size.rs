@@ -153,12 +153,15 @@ pub struct Size {
 /// Shortest large file that a scaled run has: enough for all requests that fio keeps in flight.
 const LEAST_BYTES: u64 = 1 << 20;
 
-/// Least number of files and operations of a scaled run: one in fifty files of a tree has the word
-/// that is searched for.
+/// Least number of files and operations of a scaled run: one in fifty files of a tree of sources has
+/// the word that is searched for.
 const LEAST_COUNT: u32 = 50;
 
+/// Least number of files of media.
+const LEAST_MEDIA: u32 = 5;
+
 /// Least number of modules of a generated program, so that there is something to link.
-const LEAST_MODULES: u32 = 8;
+const LEAST_MODULES: u32 = 1;
 
 /// Shortest timed test of a scaled run, as in a quick one.
 const LEAST_SECONDS: f64 = 0.2;
@@ -231,7 +234,11 @@ impl Size {
         let count = |count: &mut u32, least: u32| {
             *count = scaled((*count).into(), least.into()).ceil() as u32;
         };
-        count(&mut self.tree_files, LEAST_COUNT);
+        let least_files = match self.tree_shape {
+            TreeShape::Sources => LEAST_COUNT,
+            TreeShape::Media => LEAST_MEDIA,
+        };
+        count(&mut self.tree_files, least_files);
         count(&mut self.latency_operations, LEAST_COUNT);
         if let Projects::Two { smaller, larger } = &mut self.projects {
             count(smaller, LEAST_MODULES);
@@ -309,7 +316,9 @@ mod tests {
         assert_eq!((least.file_bytes, least.fio.bytes), (1 << 20, 1 << 20));
         assert_eq!((least.tree_files, least.latency_operations), (50, 50));
         assert_eq!(least.random_seconds, 0.2);
-        assert_eq!(least.projects, Projects::Two { smaller: 8, larger: 8 });
+        assert_eq!(least.projects, Projects::Two { smaller: 1, larger: 1 });
+        let media = Size { tree_shape: TreeShape::Media, ..Size::of(Scale::Full) };
+        assert_eq!(media.scaled(1e-9).tree_files, 5);
         // What is less already stays so.
         let tiny = Size { tree_files: 7, ..Size::of(Scale::Quick) }.scaled(0.1);
         assert_eq!(tiny.tree_files, 7);

@@ -15,7 +15,7 @@ use crate::executor::Executor;
 use crate::failure::{Failure, Result};
 use crate::measure::{Cache, Unit};
 use crate::results::{Measured, SubjectInfo};
-use crate::size::Size;
+use crate::size::{Scale, Size};
 use crate::step::StepContext;
 use crate::worker::{Check, Job, Transfer, Until};
 
@@ -61,11 +61,13 @@ impl Loss {
     }
 
     /// How long the file is read.
-    fn seconds(self) -> f64 {
-        match self {
-            Loss::Reset => 4.0,
+    fn seconds(self, scale: Scale) -> f64 {
+        match (self, scale) {
+            (Loss::Reset, Scale::Quick) => 2.0,
+            (Loss::Reset, _) => 4.0,
             // Silence shows only after a while.
-            Loss::Silence => 15.0,
+            (Loss::Silence, Scale::Quick) => 6.0,
+            (Loss::Silence, _) => 15.0,
         }
     }
 }
@@ -126,7 +128,7 @@ fn read(context: &mut StepContext<'_>, loss: Loss) -> Result<Measured> {
     let why = || Failure::NotTried { why: "it needs a simulated link: --link lan".to_owned() };
     let link = context.server.second_link().ok_or_else(why)?;
     let target = shown(context, Path::new(FILE))?;
-    let until = Until::Seconds(loss.seconds());
+    let until = Until::Seconds(loss.seconds(context.size.scale));
     let transfer = Transfer::at_random(target, FILE_BYTES, context.seed, until);
     let transfer = Transfer { direct: true, ..transfer };
     let job = Job::Read { transfer, check: Check::Content { seed: SEED } };

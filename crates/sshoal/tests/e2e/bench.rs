@@ -6,5 +6,6 @@ mod advice;
 mod bad_input;
 mod bad_peers;
 mod ending;
+mod published;
 mod runs;
 mod scene;

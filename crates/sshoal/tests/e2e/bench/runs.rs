@@ -48,43 +48,6 @@ fn a_run_measures_everybody_and_writes_its_report() {
 }
 
 #[test]
-fn a_published_comparison_is_repeated_in_one_run() {
-    let scene = Scene::new();
-    let words = [
-        "--repeat",
-        "copy-ciphers",
-        "--scale",
-        "0.001",
-        "--peers",
-        "scp:Compression=no,sshoal-copy",
-    ];
-    let words = [&words[..], &["--ciphers", "aes128-ctr", "--trace-cpu"]].concat();
-    let (results, ended) = scene.results(0, &words);
-    assert_eq!(results.settings.repeats.as_deref(), Some("copy-ciphers"));
-    assert_eq!((results.settings.size.as_str(), results.settings.rounds), ("quick", 1));
-    assert_eq!((&*results.link.name, &*results.settings.reference), ("lan", "scp:Compression=no"));
-    for name in ["scp:Compression=no", "sshoal-copy"] {
-        assert_all_measured(&results, name);
-    }
-    for sample in &results.samples {
-        let Outcome::Measured(measured) = &sample.outcome else { panic!("{sample:?}") };
-        let wire = measured.wire.expect("the simulated link counts bytes");
-        let data = match sample.measure.starts_with("files.in.") {
-            true => wire.to_server_bytes,
-            false => wire.from_server_bytes,
-        };
-        // Not compressed, and once.
-        assert!((1 << 20..2 << 20).contains(&data), "{sample:?}");
-        let trace = measured.cpu_trace.as_ref().expect("it was asked for");
-        assert!(!trace.at_s.is_empty(), "{sample:?}");
-    }
-    assert!(ended.stdout.contains("copied to the server: means of the runs"), "{}", ended.stdout);
-    let markdown = read(scene.path("out").join("report.md"));
-    assert!(markdown.contains("As published: copy-ciphers"), "{markdown}");
-    assert!(markdown.contains("| scp:Compression=no, aes128-ctr, run 1 |"), "{markdown}");
-}
-
-#[test]
 fn results_are_written_although_they_cannot_be_printed() {
     let scene = Scene::new();
     let out = scene.path("out");
@@ -129,32 +92,13 @@ fn merged_and_placed_mounts_a_pool_and_a_given_program_are_measured() {
     let scene = Scene::new();
     let peers = "sshoal-union,sshoal-places,sshoal-pool,sshoal:opt1,sshoal-copy";
     let given = r#"given=exec scp -r "$@" "$FROM" "$TO""#;
-    let words = ["--work", "iozone,files", "--peers", peers, "--copier", given];
+    let words = ["--work", "files", "--peers", peers, "--copier", given];
     let (results, _) = scene.results(0, &words);
     for name in peers.split(',').chain(["sshoal", "given"]) {
         assert_all_measured(&results, name);
     }
     let refused = scene.refusal(&["--peers", "none", "--copier", "scp"]);
     assert!(refused.contains("NAME=SCRIPT"), "{refused}");
-}
-
-#[test]
-fn one_of_two_hosts_goes_away() {
-    let scene = Scene::new();
-    let words = ["--work", "failover", "--peers", "sshoal-pool", "--link", "rtt=0.2ms"];
-    let (results, _) = scene.results(0, &words);
-    assert_all_measured(&results, "sshoal-pool");
-    let measured: Vec<_> =
-        results.samples.iter().map(|sample| (&*sample.subject, &*sample.measure)).collect();
-    // A mount of one host has no part in it.
-    let both = [("sshoal-pool", "failover.reset"), ("sshoal-pool", "failover.silence")];
-    assert_eq!(measured, both);
-    // A mount of this program counts its requests.
-    for sample in &results.samples {
-        let Outcome::Measured(measured) = &sample.outcome else { panic!("{sample:?}") };
-        let requests = measured.requests.as_ref().expect("they were counted");
-        assert!(requests.kernel["read"] > 0 && requests.server["read"] > 0, "{requests:?}");
-    }
 }
 
 #[test]
