@@ -107,17 +107,27 @@ pub struct FileId {
     pub btime: Option<Timestamp>,
 }
 
+/// Identifies the last change of a file. No program can set it: a file with another content has
+/// another one, even if its size and mtime are the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ChangeId {
+    /// The inode number. A change may give the file another one.
+    pub inode: u64,
+    /// Time of the last change of content or attributes.
+    pub ctime: Timestamp,
+}
+
 /// The attributes of an inode that plain SFTP has no fields for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodeAttr {
-    /// The identity.
-    pub id: FileId,
+    /// The identity, where the file system has one that lasts.
+    pub id: Option<FileId>,
+    /// The last change, where the file system records it.
+    pub change: Option<ChangeId>,
     /// The number of names.
     pub links: u32,
     /// Allocated space in units of 512 bytes.
     pub blocks: u64,
-    /// Time of the last change of content or attributes.
-    pub ctime: Timestamp,
     /// Major and minor number of a device file.
     pub rdev: (u32, u32),
     /// Whether there may be extended attributes that a list of them contains, if known.
@@ -141,9 +151,9 @@ pub struct Attr {
     pub atime: Timestamp,
     /// Time of the last change of the content.
     pub mtime: Timestamp,
-    /// What plain SFTP has no fields for. All entries of one file system of a server have it, or
-    /// none has it. Those of several may differ, as in a union of servers, and so may what a cache
-    /// has kept of an immutable tree.
+    /// What plain SFTP has no fields for. All entries of one file system of a server have it, and
+    /// the same of its optional fields, or none has it. Those of several may differ, as in a union
+    /// of servers, and so may what a cache has kept of an immutable tree.
     pub inode: Option<InodeAttr>,
 }
 
@@ -160,7 +170,22 @@ impl Attr {
 
     /// The identity of the file, if it is known.
     pub fn id(&self) -> Option<FileId> {
-        self.inode.map(|inode| inode.id)
+        self.inode?.id
+    }
+
+    /// The last change of the file, if it is known.
+    pub fn change(&self) -> Option<ChangeId> {
+        self.inode?.change
+    }
+
+    /// Time of the last change of content or attributes, if it is known.
+    pub fn ctime(&self) -> Option<Timestamp> {
+        Some(self.change()?.ctime)
+    }
+
+    /// Whether it certainly has no other name.
+    pub fn has_one_name(&self) -> bool {
+        self.is_dir() || self.inode.is_some_and(|inode| inode.links == 1)
     }
 
     /// Whether both are of one file; `None` if the remote does not tell files apart.

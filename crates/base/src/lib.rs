@@ -26,7 +26,7 @@ pub mod table;
 pub mod task;
 pub mod watch;
 
-pub use attr::{Attr, AttrChange, FileId, FileKind, InodeAttr, StatVfs, Timestamp};
+pub use attr::{Attr, AttrChange, ChangeId, FileId, FileKind, InodeAttr, StatVfs, Timestamp};
 pub use errno::{Errno, Result};
 pub use guard::{DirGuard, OpenGuard, OwnedDh, OwnedFh};
 pub use hash::stable_hash;

@@ -3,7 +3,7 @@
 //!
 //! A reader allocates no more memory than its input has.
 
-use base::{Attr, FileId, FileKind, InodeAttr, Timestamp};
+use base::{Attr, ChangeId, FileId, FileKind, InodeAttr, Timestamp};
 use xxhash_rust::xxh3::{xxh3_128, xxh3_128_with_seed};
 
 use crate::digest::Digest;
@@ -68,13 +68,11 @@ impl Writer {
     }
 
     fn inode(&mut self, inode: &InodeAttr) -> &mut Writer {
-        self.u64(inode.id.device).u64(inode.id.number);
-        match inode.id.btime {
-            Some(btime) => self.u8(1).time(btime),
-            None => self.u8(0),
-        };
-        self.u32(inode.links).u64(inode.blocks).time(inode.ctime);
-        self.u32(inode.rdev.0).u32(inode.rdev.1);
+        self.optional(inode.id, |it, id| {
+            it.u64(id.device).u64(id.number).optional(id.btime, |it, btime| it.time(btime))
+        });
+        self.optional(inode.change, |it, change| it.u64(change.inode).time(change.ctime));
+        self.u32(inode.links).u64(inode.blocks).u32(inode.rdev.0).u32(inode.rdev.1);
         self.u8(match inode.xattrs {
             None => 0,
             Some(false) => 1,
@@ -83,8 +81,16 @@ impl Writer {
     }
 
     pub(crate) fn optional_attr(&mut self, attr: Option<&Attr>) -> &mut Writer {
-        match attr {
-            Some(attr) => self.u8(1).attr(attr),
+        self.optional(attr, |it, attr| it.attr(attr))
+    }
+
+    fn optional<T>(
+        &mut self,
+        value: Option<T>,
+        write: impl for<'a> FnOnce(&'a mut Writer, T) -> &'a mut Writer,
+    ) -> &mut Writer {
+        match value {
+            Some(value) => write(self.u8(1), value),
             None => self.u8(0),
         }
     }
@@ -171,13 +177,14 @@ impl<'a> Reader<'a> {
     }
 
     fn inode(&mut self) -> Option<InodeAttr> {
-        let (device, number) = (self.u64()?, self.u64()?);
-        let btime = if self.flag()? { Some(self.time()?) } else { None };
         Some(InodeAttr {
-            id: FileId { device, number, btime },
+            id: self.optional(|it| {
+                let (device, number) = (it.u64()?, it.u64()?);
+                Some(FileId { device, number, btime: it.optional(Reader::time)? })
+            })?,
+            change: self.optional(|it| Some(ChangeId { inode: it.u64()?, ctime: it.time()? }))?,
             links: self.u32()?,
             blocks: self.u64()?,
-            ctime: self.time()?,
             rdev: (self.u32()?, self.u32()?),
             xattrs: match self.u8()? {
                 0 => None,
@@ -189,8 +196,12 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn optional_attr(&mut self) -> Option<Option<Attr>> {
+        self.optional(Reader::attr)
+    }
+
+    fn optional<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
         match self.flag()? {
-            true => self.attr().map(Some),
+            true => read(self).map(Some),
             false => Some(None),
         }
     }

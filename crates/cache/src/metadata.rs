@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use base::{Attr, DirEntry, Timestamp};
+use base::{Attr, ChangeId, DirEntry, Timestamp};
 
 use crate::digest::{Digest, hex};
 
@@ -21,26 +21,15 @@ pub struct Validator {
     pub size: u64,
     /// The mtime, as reported by the server.
     pub mtime: Timestamp,
-    /// What plain SFTP does not report.
+    /// What plain SFTP does not report. The number of the device may change when the server is
+    /// started again, so it is left out.
     pub change: Option<ChangeId>,
-}
-
-/// Identifies the last change of a file. No program can set it: a file with another content has
-/// another one, even if its size and mtime are the same.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct ChangeId {
-    /// The inode number. The number of the device may change when the server is started again, so
-    /// it is left out.
-    pub inode: u64,
-    /// When content or attributes changed last.
-    pub ctime: Timestamp,
 }
 
 impl Validator {
     /// The validator in `attr`.
     pub fn of(attr: &Attr) -> Validator {
-        let change = attr.inode.map(|it| ChangeId { inode: it.id.number, ctime: it.ctime });
-        Validator { size: attr.size, mtime: attr.mtime, change }
+        Validator { size: attr.size, mtime: attr.mtime, change: attr.change() }
     }
 
     /// Whether a content with this validator is that of a file that the server reports with the
@@ -65,7 +54,7 @@ impl Validator {
 
 /// When the content changed last, as far as it is known: the mtime can be set to any time.
 pub(crate) fn changed_at(attr: &Attr) -> Timestamp {
-    attr.inode.map_or(attr.mtime, |inode| inode.ctime)
+    attr.ctime().unwrap_or(attr.mtime)
 }
 
 /// The source of a path. The caller decides which sources are the same.

@@ -11,7 +11,7 @@ use rustix::io::{Errno, Result};
 use sftp::StatVfs;
 use sftp::codec::{ExactAttrs, ExactTime, FileAttrs, Owner, Times};
 
-use crate::paths::{Device, Paths};
+use crate::paths::{Device, Numbers, Paths};
 
 /// What a symbolic link, and a directory on which something would be mounted, themselves are: the
 /// same as `fstatat` does.
@@ -29,20 +29,19 @@ pub(crate) fn of_open(file: impl AsFd, fields: u32, paths: &Paths) -> Result<Fil
     let found = statx(&file, "", flags, WANTED)?;
     let is_local = || paths.is_local_device(device(&found));
     let may_have = || is_local().then(|| may_have_xattrs(file.as_fd(), b""));
-    Ok(of_statx(&found, fields, may_have, || paths.identifies(device(&found), &file)))
+    Ok(of_statx(&found, fields, may_have, || paths.numbers(device(&found), &file)))
 }
 
 /// The attributes of the entry `name` of a directory, with these fields of [`ExactAttrs`] (with
 /// none on a kernel without `statx(2)`). If the directory `is_local`, what is mounted on the entry
 /// is described as this machine knows it: another machine that has it may be unreachable. If it is
-/// not, it is not known whether the entry has extended attributes. `identifies` is as
-/// [`Paths::identifies`].
+/// not, it is not known whether the entry has extended attributes. `numbers` is as [`Paths::numbers`].
 pub(crate) fn of_entry(
     dir: BorrowedFd<'_>,
     name: &[u8],
     fields: u32,
     is_local: bool,
-    identifies: impl FnOnce(Device) -> bool,
+    numbers: impl FnOnce(Device) -> Numbers,
 ) -> Result<FileAttrs> {
     let sync = if is_local { AtFlags::STATX_DONT_SYNC } else { AtFlags::empty() };
     let found = match statx(dir, name, OF_THE_ENTRY | sync, WANTED) {
@@ -51,7 +50,7 @@ pub(crate) fn of_entry(
     };
     let is_mounted = is_local && found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
     let may_have = || is_local.then(|| is_mounted || may_have_xattrs(dir, name));
-    Ok(of_statx(&found, fields, may_have, || identifies(device(&found))))
+    Ok(of_statx(&found, fields, may_have, || numbers(device(&found))))
 }
 
 fn device(found: &Statx) -> Device {
@@ -87,12 +86,20 @@ fn of_statx(
     found: &Statx,
     fields: u32,
     may_have_xattrs: impl FnOnce() -> Option<bool>,
-    identifies: impl FnOnce() -> bool,
+    numbers: impl FnOnce() -> Numbers,
 ) -> FileAttrs {
     // A client takes an entry with another number or time of creation to be another one.
     let identity = ExactAttrs::INODE | ExactAttrs::BTIME;
-    let is_left_out = fields & identity != 0 && !identifies();
-    let fields = if is_left_out { fields & !identity } else { fields };
+    let change = ExactAttrs::NUMBER | ExactAttrs::CTIME;
+    let left_out = match fields & (identity | change) {
+        0 => 0,
+        _ => match numbers() {
+            Numbers::Identities => ExactAttrs::NUMBER,
+            Numbers::Changes => identity,
+            Numbers::Nothing => identity | change,
+        },
+    };
+    let fields = fields & !left_out;
     let has = |field: u32| fields & field != 0;
     let time = |field: u32, time: StatxTimestamp| {
         has(field).then_some(ExactTime { secs: time.tv_sec, nanos: time.tv_nsec })
@@ -117,6 +124,7 @@ fn of_statx(
             blocks: has(ExactAttrs::BLOCKS).then_some(found.stx_blocks),
             rdev: has(ExactAttrs::RDEV).then_some((found.stx_rdev_major, found.stx_rdev_minor)),
             xattrs: has(ExactAttrs::XATTRS).then(may_have_xattrs).flatten(),
+            number: has(ExactAttrs::NUMBER).then_some(found.stx_ino),
         },
     }
 }

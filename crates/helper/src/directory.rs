@@ -105,14 +105,14 @@ impl Listing {
         let dir = self.dir.fd()?;
         // Nearly all entries are on one device.
         let first = OnceLock::new();
-        let identifies = |device| {
-            let of_device = || paths.identifies(device, dir);
-            let (first, identifies) = *first.get_or_init(|| (device, of_device()));
-            if device == first { identifies } else { of_device() }
+        let numbers = |device| {
+            let of_device = || paths.numbers(device, dir);
+            let (first, numbers) = *first.get_or_init(|| (device, of_device()));
+            if device == first { numbers } else { of_device() }
         };
         Ok(query_entries(names, self.is_local, |name| {
             let shown = if self.is_root && name == b".." { b"." } else { name };
-            of_entry(dir, shown, fields, self.is_local, identifies)
+            of_entry(dir, shown, fields, self.is_local, numbers)
         }))
     }
 

@@ -29,18 +29,18 @@ const LOCAL_KINDS: [u32; 6] =
 /// that are not in the table.
 const LOCAL_NAMES: [&[u8]; 7] = [b"ext2", b"ext3", b"ext4", b"xfs", b"tmpfs", b"f2fs", b"overlay"];
 
-/// File systems on which inode number and time of creation do not identify an entry, by their magic
-/// numbers: FAT, exFAT, VirtualBox's and FUSE number an entry anew when the kernel has forgotten it
-/// (with FUSE it depends on the program). On overlayfs the first change of an entry of a lower layer
-/// changes its time of creation, and the number if it has several names.
-const UNIDENTIFIED_KINDS: [u32; 5] = [0x4d44, 0x2011_bab0, 0x786f_4256, 0x6573_5546, 0x794c_7630];
+/// File systems that number an entry anew when the kernel has forgotten it, by their magic numbers:
+/// FAT, exFAT, VirtualBox's and FUSE, with which it depends on the program.
+const UNNUMBERED_KINDS: [u32; 4] = [0x4d44, 0x2011_bab0, 0x786f_4256, 0x6573_5546];
 
 /// CIFS, of which only the table of mounts shows whether it has the numbers of its server.
 const CIFS_KINDS: [u32; 2] = [0xff53_4d42, 0xfe53_4d42];
 
-/// The same as [`UNIDENTIFIED_KINDS`] by their names in the table of mounts, without a subtype.
-const UNIDENTIFIED_NAMES: [&[u8]; 7] =
-    [b"msdos", b"vfat", b"exfat", b"vboxsf", b"fuse", b"fuseblk", b"overlay"];
+/// The same as [`UNNUMBERED_KINDS`] by their names in the table of mounts, without a subtype.
+const UNNUMBERED_NAMES: [&[u8]; 6] = [b"msdos", b"vfat", b"exfat", b"vboxsf", b"fuse", b"fuseblk"];
+
+/// overlayfs.
+const OVERLAY_KIND: u32 = 0x794c_7630;
 
 /// Longest path, with the NUL at its end.
 const PATH_MAX: usize = 4096;
@@ -70,19 +70,35 @@ struct Root {
 /// A device number.
 pub(crate) type Device = (u32, u32);
 
+/// What the inode number of an entry shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Numbers {
+    /// It lasts: with the time of creation it identifies the entry, with the ctime its last change.
+    Identities,
+    /// It identifies the last change only. On overlayfs the first change of an entry of a lower
+    /// layer changes its time of creation, and the number if it has several names.
+    Changes,
+    /// Nothing, and the ctime of such a file system may be that of a copy, or any.
+    Nothing,
+}
+
 /// What is known of a file system by its type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileSystemType {
     is_local: bool,
-    /// Inode number and time of creation identify an entry.
-    identifies: bool,
+    numbers: Numbers,
 }
 
 impl FileSystemType {
     /// The type with this magic number.
     fn of_kind(kind: u32) -> FileSystemType {
         let is_local = LOCAL_KINDS.contains(&kind);
-        FileSystemType { is_local, identifies: !UNIDENTIFIED_KINDS.contains(&kind) }
+        let numbers = match kind {
+            OVERLAY_KIND => Numbers::Changes,
+            _ if UNNUMBERED_KINDS.contains(&kind) => Numbers::Nothing,
+            _ => Numbers::Identities,
+        };
+        FileSystemType { is_local, numbers }
     }
 
     /// The type of a mount of the table.
@@ -92,8 +108,12 @@ impl FileSystemType {
         // CIFS without the numbers of its server.
         let mut options = mount.options.as_bytes().split(|byte| *byte == b',');
         let is_numbered_here = options.any(|option| option == b"noserverino");
-        let identifies = !UNIDENTIFIED_NAMES.contains(&name) && !is_numbered_here;
-        FileSystemType { is_local: LOCAL_NAMES.contains(&kind), identifies }
+        let numbers = match name {
+            b"overlay" => Numbers::Changes,
+            _ if UNNUMBERED_NAMES.contains(&name) || is_numbered_here => Numbers::Nothing,
+            _ => Numbers::Identities,
+        };
+        FileSystemType { is_local: LOCAL_NAMES.contains(&kind), numbers }
     }
 }
 
@@ -263,14 +283,13 @@ impl Paths {
         self.type_of(device).is_some_and(|found| found.is_local)
     }
 
-    /// Whether inode number and time of creation identify the entries of a device. The kernel is
-    /// asked for the type of the file system, by an open `file` of it, only if the table of mounts
-    /// does not contain the device: with btrfs, with some files of overlayfs, and in mounts of other
-    /// namespaces.
-    pub(crate) fn identifies(&self, device: Device, file: impl AsFd) -> bool {
+    /// What the inode numbers of a device show. The kernel is asked for the type of the file system,
+    /// by an open `file` of it, only if the table of mounts does not contain the device: with btrfs,
+    /// with some files of overlayfs, and in mounts of other namespaces.
+    pub(crate) fn numbers(&self, device: Device, file: impl AsFd) -> Numbers {
         let asked = || fstatfs(file).map(|found| FileSystemType::of_kind(found.f_type as u32));
         let found = self.type_of(device).or_else(|| asked().ok());
-        found.is_some_and(|found| found.identifies)
+        found.map_or(Numbers::Nothing, |found| found.numbers)
     }
 
     fn type_of(&self, device: Device) -> Option<FileSystemType> {
@@ -467,31 +486,32 @@ mod tests {
 
     /// Numbers of network file systems are those of their servers.
     #[test]
-    fn the_type_of_a_mount_shows_whether_entries_have_lasting_identities() {
+    fn the_type_of_a_mount_shows_what_its_numbers_are() {
+        use Numbers::{Changes, Identities, Nothing};
         let cases = [
-            ("ext4", "rw", true),
-            ("xfs", "rw", true),
-            ("btrfs", "rw", true),
-            ("tmpfs", "rw", true),
-            ("nfs4", "rw", true),
-            ("9p", "rw", true),
-            ("virtiofs", "rw", true),
-            ("cifs", "rw,serverino", true),
-            ("cifs", "rw,noserverino", false),
-            ("overlay", "rw,lowerdir=/l", false),
-            ("vfat", "rw", false),
-            ("exfat", "rw", false),
-            ("fuse", "rw", false),
-            ("fuse.sshfs", "rw", false),
-            ("fuseblk", "rw", false),
+            ("ext4", "rw", Identities),
+            ("xfs", "rw", Identities),
+            ("btrfs", "rw", Identities),
+            ("tmpfs", "rw", Identities),
+            ("nfs4", "rw", Identities),
+            ("9p", "rw", Identities),
+            ("virtiofs", "rw", Identities),
+            ("cifs", "rw,serverino", Identities),
+            ("cifs", "rw,noserverino", Nothing),
+            ("overlay", "rw,lowerdir=/l", Changes),
+            ("vfat", "rw", Nothing),
+            ("exfat", "rw", Nothing),
+            ("fuse", "rw", Nothing),
+            ("fuse.sshfs", "rw", Nothing),
+            ("fuseblk", "rw", Nothing),
         ];
-        let line = |(minor, (kind, options, _)): (usize, &(&str, &str, bool))| {
+        let line = |(minor, (kind, options, _)): (usize, &(&str, &str, Numbers))| {
             format!("{minor} 1 0:{minor} / /m/{minor} rw - {kind} source {options}\n")
         };
         let table: String = cases.iter().enumerate().map(line).collect();
         let found = types(table.as_bytes());
-        for (minor, (kind, options, identifies)) in (0..).zip(cases) {
-            assert_eq!(found[&(0, minor)].identifies, identifies, "{kind} {options}");
+        for (minor, (kind, options, numbers)) in (0..).zip(cases) {
+            assert_eq!(found[&(0, minor)].numbers, numbers, "{kind} {options}");
         }
         assert!(found[&(0, 0)].is_local && !found[&(0, 4)].is_local);
     }

@@ -1,6 +1,6 @@
 //! Conversion of SFTP attributes to [`Attr`] and back.
 
-use base::{Attr, Errno, FileId, FileKind, InodeAttr, StatVfs, Timestamp};
+use base::{Attr, ChangeId, Errno, FileId, FileKind, InodeAttr, StatVfs, Timestamp};
 use sftp::FileAttrs;
 use sftp::codec::{ExactAttrs, ExactTime};
 
@@ -44,14 +44,18 @@ fn exact_time(time: ExactTime) -> Timestamp {
     Timestamp { secs: time.secs.clamp(-MAX_SECS, MAX_SECS), nanos: time.nanos }
 }
 
-/// `None` unless the server sends all of it, except for the time of creation.
+/// `None` unless the server sends all fields that each file system has.
 fn inode(exact: &ExactAttrs) -> Option<InodeAttr> {
-    let (device, number) = exact.inode?;
+    let btime = exact.btime.map(exact_time);
+    let id = exact.inode.map(|(device, number)| FileId { device, number, btime });
+    // A ctime without a number is not one to rely on.
+    let number = id.map(|id| id.number).or(exact.number);
+    let change = number.zip(exact.ctime);
     Some(InodeAttr {
-        id: FileId { device, number, btime: exact.btime.map(exact_time) },
+        id,
+        change: change.map(|(inode, ctime)| ChangeId { inode, ctime: exact_time(ctime) }),
         links: exact.links?,
         blocks: exact.blocks?,
-        ctime: exact_time(exact.ctime?),
         rdev: exact.rdev?,
         xattrs: exact.xattrs,
     })
@@ -99,6 +103,30 @@ mod tests {
         }
         let sizeless = FileAttrs { size: None, ..good };
         assert_eq!(from_wire(&sizeless).unwrap().size, 0);
+    }
+
+    /// An earlier server sends the ctime of every file system.
+    #[test]
+    fn a_ctime_without_a_number_is_not_used() {
+        let time = ExactTime { secs: 5, nanos: 6 };
+        let (number, ctime) = (Some(7), Some(time));
+        let exact = ExactAttrs {
+            links: Some(2),
+            blocks: Some(8),
+            rdev: Some((0, 0)),
+            ctime,
+            ..ExactAttrs::default()
+        };
+        let known =
+            |exact| inode(&exact).map(|it| (it.id.map(|id| id.number), it.change.is_some()));
+        assert_eq!(known(exact), Some((None, false)));
+        assert_eq!(known(ExactAttrs { number, ..exact }), Some((None, true)));
+        assert_eq!(known(ExactAttrs { inode: Some((1, 7)), ..exact }), Some((Some(7), true)));
+        assert_eq!(
+            known(ExactAttrs { inode: Some((1, 7)), ctime: None, ..exact }).unwrap().1,
+            false
+        );
+        assert_eq!(known(ExactAttrs { links: None, ..exact }), None);
     }
 
     #[test]

@@ -26,12 +26,13 @@ fn attrs() -> impl Strategy<Value = FileAttrs> {
     let time = prop::option::of(time);
     let times_of_inode = (time.clone(), time.clone(), time.clone(), time);
     type Pair<T> = Option<(T, T)>;
-    let numbers = any::<(Pair<u64>, Option<u32>, Option<u64>, Pair<u32>, Option<bool>)>();
-    let exact =
-        (times_of_inode, numbers).prop_map(|(times, (inode, links, blocks, rdev, xattrs))| {
+    let numbers = any::<(Pair<u64>, Option<u32>, Option<u64>, Pair<u32>, Option<u64>)>();
+    let exact = (times_of_inode, numbers, any::<Option<bool>>()).prop_map(
+        |(times, (inode, links, blocks, rdev, number), xattrs)| {
             let (atime, mtime, ctime, btime) = times;
-            ExactAttrs { atime, mtime, ctime, btime, inode, links, blocks, rdev, xattrs }
-        });
+            ExactAttrs { atime, mtime, ctime, btime, inode, links, blocks, rdev, xattrs, number }
+        },
+    );
     let fields = (
         any::<Option<u64>>(),
         prop::option::of(owner),
@@ -569,6 +570,7 @@ fn encoded_now() -> String {
         blocks: Some(8),
         rdev: Some((9, 10)),
         xattrs: Some(true),
+        number: None,
     };
     let attrs = FileAttrs {
         size: Some(1 << 40),
@@ -617,6 +619,9 @@ fn encoded_now() -> String {
     let event = |kind| WatchEvent { id: WatchId(5), kind, cookie: 6, name: "name".into() };
     let events = vec![event(0x100), event(0x4000_0200)];
     body("watch-events", WatchEvents { number: 1, events }.encode());
+    let exact = ExactAttrs { btime: None, inode: None, number: Some(6), ..exact };
+    let attrs = FileAttrs { exact, ..attrs };
+    body("file-whose-number-may-change", FileContent { attrs, data: None }.encode());
     all
 }
 

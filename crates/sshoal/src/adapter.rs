@@ -454,12 +454,12 @@ impl fuse::Filesystem for Adapter {
         _: u32,
     ) -> Result<fuse::StatxReply> {
         let stat = self.vfs.getattr(Ino(ino)).await?;
-        let id = stat.attr.id();
-        if id.is_none() && !self.vfs.is_union() {
+        if stat.attr.inode.is_none() && !self.vfs.is_union() {
             return Err(Errno::ENOSYS);
         }
         let (attributes, attributes_mask) = (0, 0);
-        let (attr, btime, ttl) = (attr(&stat), id.and_then(|id| id.btime), stat.ttl);
+        let btime = stat.attr.id().and_then(|id| id.btime);
+        let (attr, ttl) = (attr(&stat), stat.ttl);
         Ok(fuse::StatxReply { attr, btime, attributes, attributes_mask, ttl })
     }
 

@@ -21,7 +21,8 @@ mod xattr;
 use std::collections::{BTreeMap, HashMap};
 
 use base::{
-    Attr, AttrChange, Errno, FileId, FileKind, InodeAttr, Name, Result, StatVfs, Timestamp,
+    Attr, AttrChange, ChangeId, Errno, FileId, FileKind, InodeAttr, Name, Result, StatVfs,
+    Timestamp,
 };
 
 use crate::Clock;
@@ -66,6 +67,8 @@ pub struct Limits {
     pub shows_inodes: bool,
     /// Their identities have a time of creation.
     pub shows_btimes: bool,
+    /// They have no identities, as on overlayfs.
+    pub hides_identities: bool,
 }
 
 impl Default for Limits {
@@ -79,6 +82,7 @@ impl Default for Limits {
             folds: None,
             shows_inodes: false,
             shows_btimes: false,
+            hides_identities: false,
         }
     }
 }
@@ -206,15 +210,15 @@ impl Tree {
             atime: node.atime,
             mtime: node.mtime,
             inode: self.limits.shows_inodes.then(|| InodeAttr {
-                id: FileId {
+                id: (!self.limits.hides_identities).then(|| FileId {
                     device: 1,
                     number: ino.0,
                     // Numbers are not used again, so all may be created at once.
                     btime: self.limits.shows_btimes.then_some(Timestamp::from_secs(1)),
-                },
+                }),
+                change: Some(ChangeId { inode: ino.0, ctime: node.ctime }),
                 links: node.links,
                 blocks: size.div_ceil(PAGE) * (PAGE / 512),
-                ctime: node.ctime,
                 rdev: (0, 0),
                 xattrs: Some(!node.xattrs.is_empty()),
             }),

@@ -142,8 +142,8 @@ impl TreeBranch {
     /// Attributes of the branch as those of the tree, and back: the device numbers of two branches
     /// are different, since files of equal numbers on two servers are different files.
     pub(crate) fn translated(&self, mut attr: Attr) -> Attr {
-        if let Some(inode) = &mut attr.inode {
-            inode.id.device ^= self.device_mask;
+        if let Some(id) = attr.inode.as_mut().and_then(|inode| inode.id.as_mut()) {
+            id.device ^= self.device_mask;
         }
         attr
     }

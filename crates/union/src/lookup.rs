@@ -141,7 +141,7 @@ pub(crate) async fn open_stored(
     path: &RemotePath,
     attr: Attr,
 ) -> Option<(BranchFile, Attr)> {
-    attr.inode?;
+    attr.id()?;
     for (_, branch) in tree.covering(path) {
         let native = branch.translated(attr);
         if let Some(opened) = branch.remote.open_stored(&branch.subpath(path), &native).await {

@@ -47,7 +47,7 @@ use crate::remote_file::RemoteFile;
 use crate::stored_attr::StoredAttr;
 use crate::tree::{ChangeCounter, RequestStamp};
 use crate::writes::Writes;
-use pages::{Pages, ctime};
+use pages::Pages;
 
 pub(crate) use pages::{Validator, may_be_same_content};
 pub(crate) use times::has_fractions;
@@ -328,7 +328,7 @@ impl Inode {
         let known = state.last_attr()?;
         // Of two sources, one of which does not tell files apart. A directory may begin or cease to
         // be merged.
-        let differs = known.inode.is_some() != attr.inode.is_some();
+        let differs = known.id().is_some() != attr.id().is_some();
         if self.is_of_union && differs && !attr.is_dir() {
             return Some(false);
         }
@@ -373,8 +373,9 @@ impl State {
 
     /// Whether `attr`, requested at `requested_at`, are covered, if a name led here at `named_at`.
     fn covers(&self, attr: &Attr, requested_at: Instant, named_at: CompactInstant) -> bool {
-        let has_one_name = attr.is_dir() || attr.inode.is_some_and(|inode| inode.links == 1);
-        has_one_name && self.includes(requested_at, named_at) && !self.is_quiet_time(requested_at)
+        attr.has_one_name()
+            && self.includes(requested_at, named_at)
+            && !self.is_quiet_time(requested_at)
     }
 
     /// Sets the watch of the directory that contains it.
@@ -476,7 +477,12 @@ impl State {
 
     /// Whether the remote identifies files, as far as it is known.
     pub(crate) fn has_identity(&self) -> bool {
-        self.attr.as_ref().is_some_and(StoredAttr::has_inode)
+        self.attr.as_ref().is_some_and(|attr| attr.get().id().is_some())
+    }
+
+    /// Whether the remote reports times of change, as far as it is known.
+    pub(crate) fn has_ctime(&self) -> bool {
+        self.attr.as_ref().is_some_and(|attr| attr.get().ctime().is_some())
     }
 
     /// The number of names, as far as it is known.
@@ -588,13 +594,13 @@ impl State {
     /// A change of one of its names begins. Must be followed by [`State::end_renaming`].
     pub(crate) fn begin_renaming(&mut self) {
         self.active().renames_in_flight += 1;
-        self.forget_page_ctime();
+        self.forget_page_change();
     }
 
     /// A change of one of its names has ended, successfully or not.
     pub(crate) fn end_renaming(&mut self) {
         self.active().renames_in_flight -= 1;
-        self.forget_page_ctime();
+        self.forget_page_change();
     }
 
     /// Whether a change of one of its names is in flight.
@@ -674,7 +680,7 @@ impl State {
         active.changes_in_flight += 1;
         active.changes_begun += 1;
         active.last_change_seq = seq;
-        self.forget_page_ctime();
+        self.forget_page_change();
         self.begin_quiet_time();
         self.invalidate();
     }
@@ -684,7 +690,7 @@ impl State {
         let active = self.active();
         active.changes_in_flight -= 1;
         active.last_change_seq = seq;
-        self.forget_page_ctime();
+        self.forget_page_change();
         self.begin_quiet_time();
         self.invalidate();
     }
@@ -712,7 +718,7 @@ impl State {
     /// A local change of something else at `seq` affects the attributes of this inode.
     pub(crate) fn note_change(&mut self, seq: u64) {
         self.active().last_change_seq = seq;
-        self.forget_page_ctime();
+        self.forget_page_change();
         self.begin_quiet_time();
         self.invalidate();
     }
@@ -840,13 +846,13 @@ impl State {
         if changed {
             self.validator_seen_at = now.into();
         }
-        if changed || old.is_some_and(|old| ctime(&old) != ctime(&attr)) {
+        if changed || old.is_some_and(|old| old.change() != attr.change()) {
             self.known_contents += 1;
         }
         if let Some(active) = &mut self.active {
             if let Some(rare) = &mut active.rare {
                 // The remote's own ctime includes all that this mount has changed.
-                rare.ctime = rare.ctime.filter(|_| attr.inode.is_none());
+                rare.ctime = rare.ctime.filter(|_| attr.ctime().is_none());
                 rare.set_atime = rare.set_atime.filter(|set| set.secs == attr.atime.secs);
                 rare.set_mtime = rare.set_mtime.filter(|set| set.secs == attr.mtime.secs);
             }
@@ -895,8 +901,7 @@ impl State {
     /// Whether the result of `change` is known without a request.
     pub(crate) fn predicts(&self, change: &AttrChange) -> bool {
         // The remote's ctime is not known.
-        let is_known = self.attr.as_ref().is_some_and(|attr| !attr.has_inode());
-        is_known && is_predictable(change)
+        self.attr.is_some() && !self.has_ctime() && is_predictable(change)
     }
 
     fn update_attr(&mut self, update: impl FnOnce(&mut Attr)) {

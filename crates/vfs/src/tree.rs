@@ -382,7 +382,7 @@ impl Tree {
         let inode = self.nodes.insert(number, attr.kind);
         self.provide_cover(&inode);
         if let Some(node) = self.nodes.get_mut(inode.ino) {
-            node.has_remote_number = attr.inode.is_some();
+            node.has_remote_number = attr.id().is_some();
         }
         self.note_linked(inode.ino, attr);
         self.add_name(inode.ino, parent, name, valid_until);
@@ -728,7 +728,7 @@ impl Tree {
 /// judged by the place of its name: each has its own node.
 fn linked_id(attr: &Attr) -> Option<FileId> {
     let has_one_name = attr.is_dir() || attr.kind == FileKind::Symlink;
-    attr.inode.filter(|inode| inode.links > 1 && !has_one_name).map(|inode| inode.id)
+    attr.inode.filter(|inode| inode.links > 1 && !has_one_name)?.id
 }
 
 fn direction(bound_to: BoundTo) -> Direction {

@@ -280,7 +280,7 @@ impl Core {
         attr: &Attr,
         stamp: RequestStamp,
     ) -> Option<Object> {
-        if attr.inode.is_none() || attr.size > MAX_BYTES {
+        if attr.change().is_none() || attr.size > MAX_BYTES {
             return None;
         }
         let known = self.store.file(self.source(path), path)?;

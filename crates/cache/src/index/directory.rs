@@ -146,7 +146,7 @@ impl Directory {
     /// The approximate bytes that its records would take in a compacted file.
     pub(crate) fn live_bytes(&self) -> u64 {
         let listed = self.listing.iter().flat_map(|listed| listed.listing.entries.iter());
-        let attr_bytes = |attr: &Attr| if attr.inode.is_some() { 115 } else { 55 };
+        let attr_bytes = |attr: &Attr| if attr.inode.is_some() { 125 } else { 55 };
         let bytes = |entry: &DirEntry| {
             entry.attr.as_ref().map_or(10, attr_bytes) + entry.name.as_bytes().len() as u64
         };

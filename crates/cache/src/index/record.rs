@@ -137,7 +137,7 @@ pub(crate) fn weight(name: &[u8]) -> u64 {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use base::{FileId, FileKind, InodeAttr};
+    use base::{ChangeId, FileId, FileKind, InodeAttr};
     use proptest::prelude::*;
 
     use super::*;
@@ -172,13 +172,15 @@ pub(crate) mod tests {
     fn inode() -> impl Strategy<Value = InodeAttr> {
         let id = (any::<u64>(), any::<u64>(), prop::option::of(time()))
             .prop_map(|(device, number, btime)| FileId { device, number, btime });
+        let change = (any::<u64>(), time()).prop_map(|(inode, ctime)| ChangeId { inode, ctime });
+        let (id, change) = (prop::option::of(id), prop::option::of(change));
         let rdev = (any::<u32>(), any::<u32>());
-        (id, any::<u32>(), any::<u64>(), time(), rdev, any::<Option<bool>>()).prop_map(
-            |(id, links, blocks, ctime, rdev, xattrs)| InodeAttr {
+        (id, change, any::<u32>(), any::<u64>(), rdev, any::<Option<bool>>()).prop_map(
+            |(id, change, links, blocks, rdev, xattrs)| InodeAttr {
                 id,
+                change,
                 links,
                 blocks,
-                ctime,
                 rdev,
                 xattrs,
             },

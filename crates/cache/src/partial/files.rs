@@ -12,12 +12,12 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::RemotePath;
+use base::{ChangeId, RemotePath};
 
 use crate::codec::{CHECKSUM_BYTES, Reader, Writer};
 use crate::digest::hex;
 use crate::dir_fd::{DirFd, read_exact_at, try_lock};
-use crate::metadata::{ChangeId, SourceId, Validator};
+use crate::metadata::{SourceId, Validator};
 use crate::object::chunk_count;
 
 const MAGIC: &[u8; 8] = b"sshoalP1";
@@ -59,8 +59,8 @@ impl Subject {
         let mut writer = Writer::default();
         writer.raw(if change.is_some() { MAGIC_WITH_CHANGE } else { MAGIC });
         writer.raw(self.source.as_bytes()).u64(size).time(mtime);
-        if let Some(ChangeId { inode, ctime }) = change {
-            writer.u64(inode).time(ctime);
+        if let Some(change) = change {
+            writer.u64(change.inode).time(change.ctime);
         }
         writer.string(self.path.as_bytes());
         let fields = writer.seal();

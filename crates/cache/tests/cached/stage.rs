@@ -35,7 +35,12 @@ pub(crate) struct Stage {
 
 /// A remote in memory that identifies files.
 pub(crate) fn identifying_files() -> Arc<MemRemote> {
-    let limits = Limits { shows_inodes: true, ..Limits::default() };
+    identifying_changes(false)
+}
+
+/// A remote in memory that identifies their last change; not the files, if `hides_identities`.
+pub(crate) fn identifying_changes(hides_identities: bool) -> Arc<MemRemote> {
+    let limits = Limits { shows_inodes: true, hides_identities, ..Limits::default() };
     Arc::new(MemRemote::with(Options { limits, ..Options::default() }))
 }
 

@@ -304,8 +304,17 @@ fn requests_that_hang_keep_neither_threads_nor_room_from_others() {
 type Identity = (Option<(u64, u64)>, Option<ExactTime>);
 
 fn identity(reply: &Reply) -> Identity {
+    (exact(reply).inode, exact(reply).btime)
+}
+
+/// What identifies its last change, where its number does not last.
+fn change(reply: &Reply) -> (u64, ExactTime) {
+    (exact(reply).number.unwrap(), exact(reply).ctime.unwrap())
+}
+
+fn exact(reply: &Reply) -> ExactAttrs {
     let Reply::Attrs(attrs) = reply else { panic!("{reply:?}") };
-    (attrs.exact.inode, attrs.exact.btime)
+    attrs.exact
 }
 
 /// Those of the entries of a directory.
@@ -352,13 +361,22 @@ fn changes_of_an_overlay(dir: &Path, lower: &Path) {
     client.call(Request::Attrs { fields: ExactAttrs::ALL });
     let before = listed(&mut client, b"/");
     for name in [&b"f"[..], b"linked"] {
-        let found = identity(&client.call(Request::Lstat { path: name }));
+        let unchanged = client.call(Request::Lstat { path: name });
+        let found = identity(&unchanged);
         assert_eq!(found, before[name]);
         let (flags, attrs) = (OpenFlags::WRITE, FileAttrs::default());
         let handle = &client.handle(Request::Open { path: name, flags, attrs });
         client.call(Request::Write { handle, offset: 0, data: b"changed" });
-        assert_eq!(identity(&client.call(Request::Fstat { handle })), found);
-        assert_eq!(identity(&client.call(Request::Lstat { path: name })), found);
+        let changed = client.call(Request::Fstat { handle });
+        assert_eq!(identity(&changed), found);
+        assert_ne!(change(&changed), change(&unchanged));
+        let by_name = client.call(Request::Lstat { path: name });
+        assert_eq!((identity(&by_name), change(&by_name)), (found, change(&changed)));
+        // The other name of a file of the lower layer leads to the unchanged file.
+        let links = |reply: &Reply| exact(reply).links;
+        let is_linked = name == b"linked";
+        assert_eq!(links(&unchanged), Some(if is_linked { 2 } else { 1 }));
+        assert_eq!(links(&changed), Some(1));
     }
     let attrs = FileAttrs::with_permissions(0o700);
     client.call(Request::Setstat { path: b"d", attrs });
@@ -379,8 +397,8 @@ fn a_file_of_a_fuse_file_system_has_no_identity() {
     client.call(Request::Attrs { fields: ExactAttrs::ALL });
     let reply = client.call(Request::Lstat { path: b"hung/file" });
     assert_eq!(identity(&reply), (None, None));
-    let Reply::Attrs(attrs) = reply else { panic!() };
-    assert_eq!(attrs.exact.links, Some(1));
+    let ExactAttrs { links, ctime, number, .. } = exact(&reply);
+    assert_eq!((links, ctime, number), (Some(1), None, None));
     let listed = listed(&mut client, b"/");
     assert_eq!(listed[&b"hung"[..]], (None, None));
     assert!(listed[&b"f"[..]].0.is_some());

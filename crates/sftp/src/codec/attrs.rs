@@ -49,7 +49,7 @@ pub struct ExactAttrs {
     pub ctime: Option<ExactTime>,
     /// Creation.
     pub btime: Option<ExactTime>,
-    /// Device and inode number.
+    /// Device and inode number, where they identify the entry.
     pub inode: Option<(u64, u64)>,
     /// The number of names.
     pub links: Option<u32>,
@@ -59,6 +59,8 @@ pub struct ExactAttrs {
     pub rdev: Option<(u32, u32)>,
     /// Whether there may be extended attributes.
     pub xattrs: Option<bool>,
+    /// The inode number, where a change of the entry may change it.
+    pub number: Option<u64>,
 }
 
 impl ExactAttrs {
@@ -80,8 +82,10 @@ impl ExactAttrs {
     pub const RDEV: u32 = 0x80;
     /// The bit of the presence of extended attributes.
     pub const XATTRS: u32 = 0x100;
+    /// The bit of an inode number that does not last.
+    pub const NUMBER: u32 = 0x200;
     /// All fields that are known here.
-    pub const ALL: u32 = 0x1ff;
+    pub const ALL: u32 = 0x3ff;
 
     fn mask(&self) -> u32 {
         let flag = |is_present: bool, flag: u32| if is_present { flag } else { 0 };
@@ -94,6 +98,7 @@ impl ExactAttrs {
             | flag(self.blocks.is_some(), ExactAttrs::BLOCKS)
             | flag(self.rdev.is_some(), ExactAttrs::RDEV)
             | flag(self.xattrs.is_some(), ExactAttrs::XATTRS)
+            | flag(self.number.is_some(), ExactAttrs::NUMBER)
     }
 
     fn encode(&self, out: &mut BytesMut) {
@@ -113,6 +118,7 @@ impl ExactAttrs {
             out.put_u32(minor);
         }
         self.xattrs.into_iter().for_each(|xattrs| out.put_u8(xattrs.into()));
+        self.number.into_iter().for_each(|number| out.put_u64(number));
     }
 
     /// Fields of later versions follow those that are known, and are skipped.
@@ -142,6 +148,9 @@ impl ExactAttrs {
         }
         if has(ExactAttrs::XATTRS) {
             attrs.xattrs = Some(fields.u8()? != 0);
+        }
+        if has(ExactAttrs::NUMBER) {
+            attrs.number = Some(fields.u64()?);
         }
         Ok(attrs)
     }

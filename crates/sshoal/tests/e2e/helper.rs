@@ -4,6 +4,7 @@
 pub mod compression;
 mod identity;
 mod installation;
+mod overlay;
 mod restricted;
 mod round_trips;
 pub mod site;

@@ -288,12 +288,14 @@ fn is_at_work(core: &Core, own: &Dir, name: &Name, attr: &Attr) -> bool {
 /// Finds which of the files have other names, where the source reports that.
 async fn find_names(core: &Core, source: usize, steps: &mut [Step]) {
     for step in steps.iter_mut().filter(|step| step.attr.kind == FileKind::Regular) {
-        let linked = step.attr.inode.filter(|inode| inode.links > 1);
-        step.identity = linked.map(|inode| (inode.id.device, inode.id.number));
+        let id = step.attr.inode.filter(|inode| inode.links > 1).and_then(|inode| inode.id);
+        step.identity = id.map(|id| (id.device, id.number));
     }
     let Some(sink) = core.here[source].clone() else {
-        let is_unknown =
-            |step: &Step| step.attr.kind == FileKind::Regular && step.attr.inode.is_none();
+        let is_unknown = |step: &Step| {
+            let is_regular = step.attr.kind == FileKind::Regular;
+            is_regular && step.attr.id().is_none() && !step.attr.has_one_name()
+        };
         if steps.iter().any(is_unknown)
             && let Some(links) = core.links(source).await
         {

@@ -199,7 +199,8 @@ impl Core {
     /// Whether it is known which other names in the copy are of the file of this step.
     pub(crate) fn knows_links(&self, step: &Step) -> bool {
         // A file that is the source itself has none.
-        step.attr.inode.is_some()
+        step.attr.id().is_some()
+            || step.attr.has_one_name()
             || self.here[step.source].is_some()
             || step.from == self.job.sources[step.source].tree.path
             || self.links[step.source].get().is_some_and(Option::is_some)

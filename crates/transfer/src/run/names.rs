@@ -64,7 +64,7 @@ impl Group {
                 let names = names.get();
                 // Where names and attributes were listed at different times, this name may be of
                 // another file by now.
-                if step.attr.inode.is_none() && names.content != content {
+                if step.attr.id().is_none() && names.content != content {
                     return;
                 }
                 let same = matches!(step.action, Action::Nothing | Action::SetAttr(_));

@@ -165,18 +165,25 @@ impl Unseen for Links {
 /// The names of a file are found before all of them are listed.
 #[tokio::test]
 async fn a_name_that_was_replaced_since_is_no_other_name_of_the_file() {
-    let source = mem(|remote| {
-        for name in ["a", "b", "d/replaced"] {
-            remote.put_file(name, "content");
-            remote.set_mtime(name, 1_000_000_000);
+    for shows_inodes in [false, true] {
+        // As on overlayfs, where only the number of names is known.
+        let limits = Limits { shows_inodes, hides_identities: true, ..Limits::default() };
+        let options = testkit::mem::Options { limits, ..Default::default() };
+        let source = Arc::new(MemRemote::with(options));
+        for name in ["a", "d/replaced", "single"] {
+            source.put_file(name, "content");
+            source.set_mtime(name, 1_000_000_000);
         }
-        remote.set_mtime("d/replaced", 1_000_000_001);
-    });
-    let target = mem(|_| {});
-    let options = Options { hard_links: true, ..Options::default() };
-    let mut job = job(source, target.clone(), options);
-    job.sources[0].tree.unseen = Some(Arc::new(Links(vec!["a", "b", "d/replaced"])));
-    let outcome = run(job).await;
-    assert!(outcome.is_complete(), "{outcome:#?}");
-    assert_eq!((outcome.counts.files_copied, outcome.counts.names_made), (2, 1));
+        source.set_mtime("d/replaced", 1_000_000_001);
+        for (name, other) in [("a", "b"), ("d/replaced", "d/other")] {
+            source.edit(|tree| tree.link(&path(name), &path(other))).unwrap();
+        }
+        let target = mem(|_| {});
+        let options = Options { hard_links: true, ..Options::default() };
+        let mut job = job(source, target.clone(), options);
+        job.sources[0].tree.unseen = Some(Arc::new(Links(vec!["a", "b", "d/replaced"])));
+        let outcome = run(job).await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        assert_eq!((outcome.counts.files_copied, outcome.counts.names_made), (4, 1));
+    }
 }

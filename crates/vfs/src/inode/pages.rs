@@ -2,12 +2,12 @@
 //!
 //! Pages are compared with the file by their [`Validator`]. Content that was read before the second
 //! of its validator was over is racy: another change in that second would not be visible. Where the
-//! remote reports the ctime, pages are compared by it as well, unless this mount has changed the
-//! file since: a change may leave the validator the same, but not the ctime.
+//! remote reports changes ([`ChangeId`]), pages are compared by them as well, unless this mount has
+//! changed the file since: a change may leave the validator the same, but not the ctime.
 
 use std::time::Duration;
 
-use base::{Attr, FileId, Timestamp};
+use base::{Attr, ChangeId, FileId, Timestamp};
 use tokio::time::Instant;
 
 use super::{State, instant};
@@ -47,29 +47,24 @@ impl Validator {
 pub(super) struct Pages {
     validator: Validator,
     /// `None` if it is not known since a local change, or never reported.
-    ctime: Option<Timestamp>,
+    change: Option<ChangeId>,
     past_racy_window: bool,
 }
 
 impl Pages {
     /// Whether they are of the content that `attr` names, unless it is racy.
     fn are_of(&self, attr: &Attr) -> bool {
-        self.validator == Validator::of(attr) && may_be_equal(self.ctime, ctime(attr))
+        self.validator == Validator::of(attr) && may_be_equal(self.change, attr.change())
     }
 }
 
 /// Whether both attributes may be of one content.
 pub(crate) fn may_be_same_content(one: &Attr, other: &Attr) -> bool {
-    Validator::of(one) == Validator::of(other) && may_be_equal(ctime(one), ctime(other))
+    Validator::of(one) == Validator::of(other) && may_be_equal(one.change(), other.change())
 }
 
-fn may_be_equal(one: Option<Timestamp>, other: Option<Timestamp>) -> bool {
+fn may_be_equal(one: Option<ChangeId>, other: Option<ChangeId>) -> bool {
     one.is_none() || other.is_none() || one == other
-}
-
-/// The remote's ctime.
-pub(super) fn ctime(attr: &Attr) -> Option<Timestamp> {
-    attr.inode.map(|inode| inode.ctime)
 }
 
 impl State {
@@ -108,9 +103,10 @@ impl State {
             let age = Timestamp::now().secs.saturating_sub(attr.mtime.secs).saturating_sub(since);
             let seen_for = read_from.saturating_duration_since(instant(self.validator_seen_at));
             let past_racy_window = age > MAX_CLOCK_SKEW + 1 || seen_for >= RACY_WINDOW;
-            self.active().pages = Some(Pages { validator, ctime: ctime(attr), past_racy_window });
+            let change = attr.change();
+            self.active().pages = Some(Pages { validator, change, past_racy_window });
         } else if let Some(pages) = &mut self.active().pages {
-            pages.ctime = ctime(attr);
+            pages.change = attr.change();
         }
         kept
     }
@@ -138,17 +134,17 @@ impl State {
         if self.began_empty {
             self.active().pages = Some(Pages {
                 validator: Validator::of(attr),
-                ctime: ctime(attr),
+                change: attr.change(),
                 past_racy_window: false,
             });
         }
     }
 
     /// A local change of the file, or of one of its names, begins or ends: it may set the ctime.
-    pub(super) fn forget_page_ctime(&mut self) {
+    pub(super) fn forget_page_change(&mut self) {
         let pages = self.active.as_mut().and_then(|active| active.pages.as_mut());
         if let Some(pages) = pages {
-            pages.ctime = None;
+            pages.change = None;
         }
     }
 

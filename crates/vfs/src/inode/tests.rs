@@ -1,6 +1,6 @@
 //! Attributes and pages over time.
 
-use base::FileId;
+use base::{ChangeId, FileId, InodeAttr};
 
 use super::pages::RACY_WINDOW;
 use super::*;
@@ -115,10 +115,10 @@ fn pages_of_an_old_file_are_kept_at_once() {
 fn attr_with_ctime(size: u64, mtime: i64, ctime: i64) -> Attr {
     let id = FileId { device: 1, number: 7, btime: None };
     let inode = InodeAttr {
-        id,
+        id: Some(id),
+        change: Some(ChangeId { inode: 7, ctime: Timestamp::from_secs(ctime) }),
         links: 1,
         blocks: 8,
-        ctime: Timestamp::from_secs(ctime),
         rdev: (0, 0),
         xattrs: None,
     };

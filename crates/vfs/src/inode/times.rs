@@ -14,13 +14,13 @@ use crate::tree::ChangeCounter;
 
 /// Whether the remote reports fractions of seconds.
 pub(crate) fn has_fractions(attr: &Attr) -> bool {
-    attr.inode.is_some() || attr.mtime.nanos > 0
+    attr.change().is_some() || attr.mtime.nanos > 0
 }
 
 impl State {
     /// The inode was changed now (links, name), but not its content.
     pub(crate) fn touch_ctime(&mut self, changes: &ChangeCounter) {
-        match self.has_identity() {
+        match self.has_ctime() {
             // The remote's ctime is requested when it is needed.
             true => self.note_change(changes.advance()),
             false => self.rare().ctime = Some(Timestamp::now()),
@@ -33,7 +33,7 @@ impl State {
         let exact = |received: Timestamp, set: Option<Timestamp>| {
             set.filter(|set| set.secs == received.secs && !has_fractions(attr)).unwrap_or(received)
         };
-        let last_change = |mtime| attr.inode.map_or(mtime, |inode| inode.ctime);
+        let last_change = |mtime| attr.ctime().unwrap_or(mtime);
         let Some(active) = &self.active else {
             return (attr.atime, attr.mtime, last_change(attr.mtime));
         };

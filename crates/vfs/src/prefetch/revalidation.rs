@@ -196,7 +196,7 @@ impl Prefetcher {
     pub(crate) fn request_renamed(&self, shared: &Arc<Shared>, inode: &Arc<Inode>) {
         let is_useful = shared.live.prefetches(Prefetch::Metadata)
             && !shared.timeout(inode.kind).min.is_zero()
-            && inode.state().has_identity()
+            && inode.state().has_ctime()
             && inode.state().changes_in_flight() == 0;
         let Some(path) = shared.tree().path(inode.ino).filter(|_| is_useful) else { return };
         let (stamp, inode) = (shared.stamp_request(), inode.clone());

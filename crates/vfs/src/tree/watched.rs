@@ -106,8 +106,7 @@ impl Tree {
 
     /// Whether all changes of an entry of `dir` without a node since `at` were reported.
     pub(crate) fn covers_entry(&self, dir: Ino, attr: &Attr, at: Instant) -> bool {
-        let has_one_name = attr.inode.is_some_and(|inode| inode.links == 1);
-        has_one_name && !attr.is_dir() && self.covers_names(dir, at)
+        attr.has_one_name() && !attr.is_dir() && self.covers_names(dir, at)
     }
 
     /// Whether a watch of `dir` has ended since a name in it led to `inode`.

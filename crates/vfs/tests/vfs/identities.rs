@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Access, Errno, Remote, RenameMode};
+use base::{Access, AttrChange, Errno, Remote, RenameMode};
 use bytes::Bytes;
 use testkit::mem::Options;
 use testkit::tree::Limits;
@@ -18,6 +18,10 @@ fn mounted() -> (Arc<MemRemote>, Vfs) {
 
 fn mounted_with(config: Config) -> (Arc<MemRemote>, Vfs) {
     let limits = Limits { shows_inodes: true, ..Limits::default() };
+    mounted_over(limits, config)
+}
+
+fn mounted_over(limits: Limits, config: Config) -> (Arc<MemRemote>, Vfs) {
     let remote = Arc::new(MemRemote::with(Options { limits, ..Options::default() }));
     let vfs = Vfs::new(remote.clone(), config);
     (remote, vfs)
@@ -52,6 +56,30 @@ async fn names_linked_elsewhere_are_one_inode_with_the_remotes_number() {
     assert_eq!((left.ino, left.stat.nlink), (b.ino, 1));
     vfs.link(left.ino, Ino::ROOT, b"c").await.unwrap();
     assert_eq!(found(&vfs, "b").await.stat.nlink, 2);
+}
+
+/// As on overlayfs.
+#[tokio::test]
+async fn without_identities_links_and_ctimes_are_the_remotes() {
+    let limits = Limits { shows_inodes: true, hides_identities: true, ..Limits::default() };
+    let (remote, vfs) = mounted_over(limits, Config::default());
+    remote.put_file("a", "content");
+    remote.link(&path("a"), &path("b")).await.unwrap();
+    let (a, b) = (found(&vfs, "a").await, found(&vfs, "b").await);
+    assert_ne!(a.ino, b.ino);
+    assert_eq!((a.stat.nlink, b.stat.nlink), (2, 2));
+    assert_eq!(Some(a.stat.ctime), remote.attr("a").ctime());
+    // Each change made here is requested, since it sets the ctime.
+    vfs.link(a.ino, Ino::ROOT, b"c").await.unwrap();
+    vfs.unlink(Ino::ROOT, b"b").await.unwrap();
+    vfs.unlink(Ino::ROOT, b"c").await.unwrap();
+    remote.set_ctime("a", 2_000_000_000);
+    let change = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+    vfs.setattr(a.ino, change, None).await.unwrap();
+    remote.set_ctime("a", 2_000_000_000);
+    vfs.invalidate_all();
+    let stat = vfs.getattr(a.ino).await.unwrap();
+    assert_eq!((stat.nlink, stat.attr, stat.ctime.secs), (1, remote.attr("a"), 2_000_000_000));
 }
 
 /// One name was known when the other was made.

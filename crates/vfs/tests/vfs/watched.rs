@@ -68,7 +68,11 @@ impl Kernel {
 type Mount = KernelMount<Kernel>;
 
 fn mounted() -> Mount {
-    let limits = Limits { shows_inodes: true, ..Limits::default() };
+    mounted_with(false)
+}
+
+fn mounted_with(hides_identities: bool) -> Mount {
+    let limits = Limits { shows_inodes: true, hides_identities, ..Limits::default() };
     let remote = MemRemote::with(Options { clock: Clock::System, limits, ..Options::default() });
     remote.offer_watches();
     let consistency = Consistency::Watch;
@@ -215,7 +219,10 @@ impl Mount {
 const FILES: [&str; 3] = ["f", "d/g", "d/e/h"];
 
 async fn with_files() -> Mount {
-    let mount = mounted();
+    with_files_in(mounted()).await
+}
+
+async fn with_files_in(mount: Mount) -> Mount {
     for at in FILES {
         mount.remote.put_file(at, format!("content of {at}"));
         mount.remote.set_mtime(at, 1_000_000_000);
@@ -227,24 +234,26 @@ async fn with_files() -> Mount {
 
 #[tokio::test(start_paused = true)]
 async fn w1_what_is_watched_needs_no_request() {
-    let mount = with_files().await;
-    tokio::time::sleep(LONG).await;
-    let all = async {
-        for at in FILES {
-            let ino = mount.find(at).await.unwrap();
-            mount.stat(ino).await.unwrap();
-            assert_eq!(mount.find(&format!("{at}-absent")).await, None);
-            let opened = mount.vfs.open(ino, OpenRequest::plain(Access::Read)).await.unwrap();
-            mount.vfs.release(opened.handle);
-        }
-        assert_eq!(mount.names("").await, ["d", "f"]);
-        assert_eq!(mount.names("d").await, ["e", "g"]);
-    };
-    assert_eq!(mount.requests(all).await.1, 0);
-    // What the server does not see is not hidden for ever.
-    tokio::time::sleep(2 * LONG).await;
-    let (_, requests) = mount.requests(mount.find("f")).await;
-    assert!(requests > 0);
+    for hides_identities in [false, true] {
+        let mount = with_files_in(mounted_with(hides_identities)).await;
+        tokio::time::sleep(LONG).await;
+        let all = async {
+            for at in FILES {
+                let ino = mount.find(at).await.unwrap();
+                mount.stat(ino).await.unwrap();
+                assert_eq!(mount.find(&format!("{at}-absent")).await, None);
+                let opened = mount.vfs.open(ino, OpenRequest::plain(Access::Read)).await.unwrap();
+                mount.vfs.release(opened.handle);
+            }
+            assert_eq!(mount.names("").await, ["d", "f"]);
+            assert_eq!(mount.names("d").await, ["e", "g"]);
+        };
+        assert_eq!(mount.requests(all).await.1, 0, "{hides_identities}");
+        // What the server does not see is not hidden for ever.
+        tokio::time::sleep(2 * LONG).await;
+        let (_, requests) = mount.requests(mount.find("f")).await;
+        assert!(requests > 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -617,15 +626,17 @@ async fn w3_own_changes_do_not_outdate_own_caches() {
 
 #[tokio::test(start_paused = true)]
 async fn a_file_with_several_names_is_not_watched() {
-    let mount = with_files().await;
-    mount.remote.edit(|tree| tree.link(&path("f"), &path("d/link"))).unwrap();
-    mount.use_all(&["f", "d/link"]).await;
-    // By a name that is not known here, in a directory that is not watched.
-    mount.remote.put_dir("unseen");
-    mount.remote.edit(|tree| tree.link(&path("f"), &path("unseen/f"))).unwrap();
-    mount.use_all(&["f"]).await;
-    let (_, requests) = mount.requests(mount.content("f")).await;
-    assert!(requests > 0, "as with close-to-open");
+    for hides_identities in [false, true] {
+        let mount = with_files_in(mounted_with(hides_identities)).await;
+        mount.remote.edit(|tree| tree.link(&path("f"), &path("d/link"))).unwrap();
+        mount.use_all(&["f", "d/link"]).await;
+        // By a name that is not known here, in a directory that is not watched.
+        mount.remote.put_dir("unseen");
+        mount.remote.edit(|tree| tree.link(&path("f"), &path("unseen/f"))).unwrap();
+        mount.use_all(&["f"]).await;
+        let (_, requests) = mount.requests(mount.content("f")).await;
+        assert!(requests > 0, "as with close-to-open");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -827,7 +838,7 @@ impl Play {
 }
 
 async fn play(seed: u64) -> u64 {
-    let mount = mounted();
+    let mount = mounted_with(seed / 2 % 2 == 1);
     // On every other seed reports and replies overlap.
     mount.remote.set_latency((seed % 2 == 1).then_some(Duration::from_millis(2)));
     for at in ["x", "d/x", "d/e/x"] {

@@ -1,25 +1,18 @@
 //! An open descriptor refers to the file that was opened, even if others remove, rename or replace
 //! its name at the server.
 
-use std::ffi::CString;
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
-use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
-use rustix::mount::{MountFlags, UnmountFlags};
-
 use super::served_by_helper;
-use crate::process::run;
-use crate::world::Places;
 
 /// Longer than the mount takes to see a change at the server, as a rule.
 const PAUSE: Duration = Duration::from_millis(1500);
 
-const MODES: [&str; 2] = ["consistency=close-to-open", "consistency=watch"];
+pub const MODES: [&str; 2] = ["consistency=close-to-open", "consistency=watch"];
 
 /// As an editor saves.
 #[test]
@@ -143,68 +136,4 @@ fn a_log_that_was_rotated_during_an_outage_stays_open() {
     drop(log);
     assert_eq!(fs::read_to_string(world.served("log")).unwrap(), "new\n");
     mount.unmount();
-}
-
-/// A file system that is mounted at this place until it is dropped.
-struct Mounted(PathBuf);
-
-impl Mounted {
-    fn new(kind: &str, place: &Path, options: &str) -> Mounted {
-        let options = CString::new(options).unwrap();
-        rustix::mount::mount(kind, place, kind, MountFlags::empty(), &*options).unwrap();
-        Mounted(place.to_owned())
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH);
-    }
-}
-
-/// As in a container: the first change of a file of its image gives it another time of creation, and
-/// another inode number if it has several names.
-#[test]
-fn a_file_of_an_overlay_stays_the_same_when_it_is_changed() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: only root can mount");
-        return;
-    }
-    for mode in MODES {
-        // The server has the mounts that are there when it starts.
-        let places = Places::new();
-        let _tmpfs = Mounted::new("tmpfs", places.path(), "");
-        let [lower, upper, work, served] =
-            ["lower", "upper", "work", "served"].map(|name| places.path().join(name));
-        for dir in [&lower, &upper, &work, &served] {
-            fs::create_dir(dir).unwrap();
-        }
-        for name in ["f", "log", "linked"] {
-            fs::write(lower.join(name), "content").unwrap();
-        }
-        fs::hard_link(lower.join("linked"), lower.join("other")).unwrap();
-        let path = |path: &Path| path.display().to_string();
-        let layers = [("lowerdir", &lower), ("upperdir", &upper), ("workdir", &work)];
-        let options = layers.map(|(option, layer)| format!("{option}={}", path(layer)));
-        let _overlay = Mounted::new("overlay", &served, &options.join(","));
-        let world = served_by_helper("");
-        let mount = world.mount_of(&world.source_of(&served), &["-o", mode]);
-        let open = |name: &str| OpenOptions::new().read(true).write(true).open(mount.at(name));
-        for name in ["f", "linked"] {
-            let file = open(name).unwrap();
-            file.write_all_at(b"changed", 0).unwrap();
-            assert_eq!(file.metadata().unwrap().len(), 7, "{mode}: {name}");
-            world.sshd().kill_sessions();
-            file.write_all_at(b"again, longer", 0).unwrap();
-            file.sync_all().unwrap();
-            drop(file);
-            let content = fs::read_to_string(served.join(name)).unwrap();
-            assert_eq!(content, "again, longer", "{mode}: {name}");
-        }
-        let script = format!("exec 3>>{}; echo ,one >&3; echo ,two >&3", path(&mount.at("log")));
-        let ended = run(Command::new("sh").args(["-ec", &script.replace("echo", "/bin/echo")]));
-        assert!(ended.status.success(), "{mode}: {}", ended.stderr);
-        assert_eq!(fs::read_to_string(served.join("log")).unwrap(), "content,one\n,two\n");
-        mount.unmount();
-    }
 }
