@@ -174,12 +174,13 @@ impl Vfs {
             // The change may remove the right to open the file.
             self.force_deferred_opens([&inode]).await;
         }
-        let mut change_guard = Change::begin(&inode, &self.change_counter);
         if change.size.is_some() {
+            // Before it begins: a server sets the size first, and then the mtime.
             let mut state = inode.state();
             state.note_content_change();
             state.forget_created_here();
         }
+        let mut change_guard = Change::begin(&inode, &self.change_counter);
         if change_guard.predicts(&change) || change.size.is_some() {
             self.send_change(&inode, change, handle).await?;
             change_guard.apply(&change);

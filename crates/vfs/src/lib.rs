@@ -262,6 +262,8 @@ struct Change<'a> {
     /// The count of [`State::changes_begun`](inode::State::changes_begun), with this change, if no
     /// other change was in flight when it began.
     begun_alone: Option<u64>,
+    /// The count of [`State::validator_changes`](inode::State::validator_changes) when it began.
+    validator_changes: u64,
     /// Until when the attributes were valid before the change.
     valid_until: Option<Instant>,
     /// Until when they are valid after it, if nothing else changes meanwhile.
@@ -276,7 +278,15 @@ impl<'a> Change<'a> {
         state.begin_change(change_counter.advance());
         let begun_alone = Some(state.changes_begun())
             .filter(|changes_begun| state.is_only_change(*changes_begun));
-        Change { inode, change_counter, begun_alone, valid_until, known_until: None, ended: false }
+        Change {
+            inode,
+            change_counter,
+            begun_alone,
+            validator_changes: state.validator_changes(),
+            valid_until,
+            known_until: None,
+            ended: false,
+        }
     }
 
     /// Whether the attributes after `change` are known without a request.
@@ -290,10 +300,12 @@ impl<'a> Change<'a> {
         let alone =
             self.begun_alone.is_some_and(|changes_begun| state.is_only_change(changes_begun));
         let valid_until = self.valid_until.filter(|_| alone);
+        // It was sent behind all writes that had begun before it, so they have not set the mtime.
+        let sets_last_mtime = state.validator_changes() == self.validator_changes;
         if state.apply(change, valid_until.is_some()) {
             self.known_until = valid_until;
         }
-        if alone {
+        if sets_last_mtime {
             state.keep_set_mtime(change);
         }
     }

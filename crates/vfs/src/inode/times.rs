@@ -52,7 +52,7 @@ impl State {
         self.active().mtime_pending = true;
     }
 
-    /// `change` is the last local change. If it sets the mtime, that value is kept.
+    /// No local change of the content follows `change`. If it sets the mtime, that value is kept.
     pub(crate) fn keep_set_mtime(&mut self, change: &AttrChange) {
         if change.mtime.is_some() {
             let active = self.active();

@@ -9,13 +9,14 @@ use std::time::Duration;
 use base::{Access, AttrChange, RenameMode, Timestamp};
 use bytes::Bytes;
 use testkit::mem::Options;
-use testkit::{ManualClock, MemRemote};
+use testkit::{Call, FaultyRemote, ManualClock, MemRemote};
 use vfs::{Config, Entry, EntrySink, Handle, Ino, ListedEntry, LookupResult, OpenRequest, Vfs};
 
 const SECOND: i64 = 1_700_000_000;
 
 struct World {
     remote: Arc<MemRemote>,
+    faulty: Arc<FaultyRemote<MemRemote>>,
     clock: ManualClock,
     vfs: Vfs,
 }
@@ -37,8 +38,9 @@ impl World {
         let clock = ManualClock::at(SECOND);
         let options = Options { clock: clock.clone().into(), ..Options::default() };
         let remote = Arc::new(MemRemote::with(options));
-        let vfs = Vfs::new(remote.clone(), Config::default());
-        World { remote, clock, vfs }
+        let faulty = Arc::new(FaultyRemote::new(remote.clone()));
+        let vfs = Vfs::new(faulty.clone(), Config::default());
+        World { remote, faulty, clock, vfs }
     }
 
     async fn look_up(&self, name: &str) -> Option<Entry> {
@@ -231,4 +233,73 @@ async fn times_that_are_set_are_shown_as_they_are_and_are_in_order_with_others()
     world.vfs.setattr(world.found("copy").await.ino, change, Some(handle)).await.unwrap();
     world.close(handle).await;
     assert_eq!(world.time("copy").await, old);
+}
+
+/// `cp -p` onto an existing file, `tar x --overwrite`: the time is set while the server has not yet
+/// answered the last write.
+#[tokio::test]
+async fn a_time_set_behind_a_write_is_shown_as_it_is() {
+    let overwrite = OpenRequest::plain(Access::Write);
+    let truncate = OpenRequest { truncate: true, ..overwrite };
+    let append = OpenRequest { append: true, ..overwrite };
+    for request in [overwrite, truncate, append] {
+        // Through the descriptor of the write, through another one, and by path.
+        for (through, nanos) in [(0, 0), (0, 123), (1, 0), (1, 123), (2, 0), (2, 123)] {
+            let case = format!("{request:?} {through} {nanos}");
+            let world = World::new();
+            world.write("f", "content").await;
+            world.time("f").await;
+            let ino = world.found("f").await.ino;
+            let writer = world.vfs.open(ino, request).await.unwrap().handle;
+            let other = world.vfs.open(ino, overwrite).await.unwrap().handle;
+            let answer = world.faulty.hold_answer(Call::Write, 1);
+            world.vfs.write(writer, 0, Bytes::from_static(b"new")).await.unwrap();
+            answer.arrived().await;
+            let set = Timestamp { secs: SECOND, nanos };
+            let change = AttrChange { atime: Some(set), mtime: Some(set), ..AttrChange::default() };
+            let handle = [Some(writer), Some(other), None][through];
+            let (stat, ()) = tokio::join!(world.vfs.setattr(ino, change, handle), async {
+                tokio::task::yield_now().await;
+                answer.release();
+            });
+            let stat = stat.unwrap();
+            assert_eq!((stat.attr.mtime, stat.attr.atime), (set, set), "{case}");
+            world.close(other).await;
+            assert_eq!(world.time("f").await, set, "{case}: one descriptor is closed");
+            if nanos == 0 {
+                world.close(writer).await;
+                assert_eq!(world.time("f").await, set, "{case}: closed");
+                continue;
+            }
+            // The server chooses the time of what is written after that.
+            world.vfs.write(writer, 0, Bytes::from_static(b"more")).await.unwrap();
+            world.close(writer).await;
+            assert!(world.time("f").await > set, "{case}: written again");
+            // Size and time in one request.
+            let change = AttrChange { size: Some(2), ..change };
+            world.vfs.setattr(ino, change, None).await.unwrap();
+            assert_eq!(world.time("f").await, set, "{case}: cut");
+        }
+    }
+}
+
+/// A write that begins before the server has answered the change of the time, as of two threads.
+#[tokio::test]
+async fn a_write_behind_a_time_that_is_being_set_has_its_own_time() {
+    let world = World::new();
+    world.write("f", "content").await;
+    world.time("f").await;
+    let ino = world.found("f").await.ino;
+    let writer = world.vfs.open(ino, OpenRequest::plain(Access::Write)).await.unwrap().handle;
+    let answer = world.faulty.hold_answer(Call::Fsetattr, 1);
+    let set = Timestamp { secs: SECOND, nanos: 0 };
+    let change = AttrChange { mtime: Some(set), ..AttrChange::default() };
+    let (stat, ()) = tokio::join!(world.vfs.setattr(ino, change, Some(writer)), async {
+        answer.arrived().await;
+        world.vfs.write(writer, 0, Bytes::from_static(b"more")).await.unwrap();
+        answer.release();
+    });
+    stat.unwrap();
+    world.close(writer).await;
+    assert!(world.time("f").await > set);
 }
