@@ -808,6 +808,10 @@ impl Vfs {
     /// Returns when all earlier changes of names in a directory are on the server's disk. `EINVAL`
     /// if the server cannot promise that.
     pub async fn fsyncdir(&self, ino: Ino) -> Result<()> {
+        if self.tree().was_removed_here(ino) {
+            // No name in it is left to be lost.
+            return Ok(());
+        }
         let syncing = self.by_path(ino, |path, _| async move { self.remote.fsyncdir(&path).await });
         syncing.await.map_err(no_fsync)
     }

@@ -248,6 +248,19 @@ async fn a7_an_unlinked_file_lives_on_for_who_has_it_open() {
     assert_eq!((vfs.inodes(), vfs.handles()), (1, 0));
 }
 
+/// A removed directory that a process has open contains nothing that an fsync could save.
+#[tokio::test]
+async fn the_fsync_of_a_removed_directory_succeeds() {
+    let (remote, vfs) = mounted(Config::default());
+    let dir = vfs.mkdir(Ino::ROOT, b"d", 0o755).await.unwrap();
+    vfs.rmdir(Ino::ROOT, b"d").await.unwrap();
+    assert_eq!(vfs.fsyncdir(dir.ino).await, Ok(()));
+    // Removed by another machine: what was created in it may be lost.
+    let dir = vfs.mkdir(Ino::ROOT, b"d", 0o755).await.unwrap();
+    remote.remove("d");
+    assert!(vfs.fsyncdir(dir.ino).await.is_err());
+}
+
 /// A9: unreachable is neither empty nor absent.
 #[tokio::test]
 async fn a9_an_unreachable_server_is_no_empty_directory() {
