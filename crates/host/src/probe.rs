@@ -70,6 +70,16 @@ impl AtPath {
     }
 }
 
+/// What a failed request has found in a directory.
+enum Entries {
+    /// There are some.
+    Some,
+    /// There are none, or it is not known.
+    NoneFound,
+    /// The login may not list the directory.
+    Hidden,
+}
+
 /// Finds the causes of failures of one session.
 #[derive(Clone, Copy)]
 pub(crate) struct Probe<'a>(pub(crate) &'a Arc<Session>);
@@ -229,7 +239,7 @@ impl Probe<'_> {
                 if self.lstat(path).await.is_dir() {
                     return Errno::EISDIR;
                 }
-                self.read_only_or(error, path).await
+                self.read_only_or(errno::from_sftp(error), path).await
             }
             _ => self.general(error, path).await,
         }
@@ -244,30 +254,40 @@ impl Probe<'_> {
             },
             Some(StatusCode::FAILURE) => match self.lstat(path).await {
                 there if there.is_other_than_dir() => Errno::ENOTDIR,
-                _ if self.has_entries(path).await => Errno::ENOTEMPTY,
-                _ => self.read_only_or(error, path).await,
+                _ => match self.entries(path).await {
+                    Entries::Some => Errno::ENOTEMPTY,
+                    Entries::Hidden => self.read_only_or(Errno::ENOTEMPTY, path).await,
+                    Entries::NoneFound => self.read_only_or(errno::from_sftp(error), path).await,
+                },
             },
             _ => self.general(error, path).await,
         }
     }
 
-    async fn read_only_or(self, error: &Error, path: &RemotePath) -> Errno {
+    async fn read_only_or(self, errno: Errno, path: &RemotePath) -> Errno {
         match self.statvfs_of_parent(path).await {
             Some(statvfs) if is_read_only(&statvfs) => Errno::EROFS,
-            _ => self.unless_lost(errno::from_sftp(error)),
+            _ => self.unless_lost(errno),
         }
     }
 
-    /// Whether a directory has entries.
-    async fn has_entries(self, path: &RemotePath) -> bool {
-        let Ok(full) = self.0.path(path) else { return false };
-        let Ok(handle) = self.0.client.opendir(&full).await else { return false };
-        let open = OpenHandle::new(self.0.clone(), handle);
+    async fn entries(self, path: &RemotePath) -> Entries {
+        let Ok(full) = self.0.path(path) else { return Entries::NoneFound };
+        let open = match self.0.client.opendir(&full).await {
+            Ok(handle) => OpenHandle::new(self.0.clone(), handle),
+            Err(error) if is_denied(&error) => return Entries::Hidden,
+            Err(_) => return Entries::NoneFound,
+        };
         let is_entry = |name: &[u8]| !matches!(name, b"." | b"..");
         match self.0.client.readdir(&open.handle).await {
             // `.` and `..` are two entries, and are in the first batch.
-            Ok(Some(names)) => names.iter().any(|entry| is_entry(&entry.name)),
-            _ => false,
+            Ok(Some(names)) if names.iter().any(|entry| is_entry(&entry.name)) => Entries::Some,
+            // OpenSSH leaves out what it may not stat: all of a directory without search permission.
+            Ok(None) => match self.0.client.lstat(&[&full[..], b"/."].concat()).await {
+                Err(error) if is_denied(&error) => Entries::Hidden,
+                _ => Entries::NoneFound,
+            },
+            _ => Entries::NoneFound,
         }
     }
 
@@ -338,8 +358,16 @@ impl Probe<'_> {
             },
             (source, target) if source.is_dir() && target.is_other_than_dir() => Errno::ENOTDIR,
             (source, target) if source.is_other_than_dir() && target.is_dir() => Errno::EISDIR,
-            (_, target) if target.is_dir() && self.has_entries(to).await => Errno::ENOTEMPTY,
-            (source, _) => self.rename_between(error, &source, from, to, unexplained).await,
+            (source, target) => {
+                let entries =
+                    if target.is_dir() { self.entries(to).await } else { Entries::NoneFound };
+                let unexplained = match entries {
+                    Entries::Some => return Errno::ENOTEMPTY,
+                    Entries::Hidden => Errno::ENOTEMPTY,
+                    Entries::NoneFound => unexplained,
+                };
+                self.rename_between(error, &source, from, to, unexplained).await
+            }
         }
     }
 
@@ -494,6 +522,10 @@ impl Probe<'_> {
 /// Whether a file has less than `size` bytes.
 fn is_shorter(answer: sftp::Result<FileAttrs>, size: u64) -> bool {
     answer.is_ok_and(|attrs| attrs.size.is_some_and(|now| now < size))
+}
+
+fn is_denied(error: &Error) -> bool {
+    error.bare_status() == Some(StatusCode::PERMISSION_DENIED)
 }
 
 fn is_read_only(statvfs: &StatVfs) -> bool {

@@ -234,11 +234,12 @@ async fn errnos_by_permission() {
     let dir = tempfile::tempdir().unwrap();
     let open_to_all = PermissionsExt::from_mode(0o777);
     std::fs::set_permissions(dir.path(), open_to_all).unwrap();
-    for name in ["closed", "readable"] {
+    for name in LIMITED {
         std::fs::create_dir(dir.path().join(name)).unwrap();
         std::fs::write(dir.path().join(name).join("f"), "x").unwrap();
     }
     std::fs::create_dir(dir.path().join("readable/d")).unwrap();
+    std::fs::create_dir(dir.path().join("moved")).unwrap();
     std::fs::write(dir.path().join("secret"), "x").unwrap();
     let set = |name: &str, mode| {
         std::fs::set_permissions(dir.path().join(name), PermissionsExt::from_mode(mode)).unwrap();
@@ -246,6 +247,8 @@ async fn errnos_by_permission() {
     set("secret", 0);
     set("closed", 0);
     set("readable", 0o555);
+    set("listable", 0o444);
+    set("searchable", 0o111);
     // Root has all permissions, so the server runs as another user; a test without root owns these
     // files.
     let as_root = rustix::process::getuid().is_root();
@@ -265,6 +268,12 @@ async fn errnos_by_permission() {
             ("create", "readable/new", Errno::EACCES),
             ("mkdir", "readable/new", Errno::EACCES),
             ("rmdir", "readable/d", Errno::EACCES),
+            // The login cannot see what is in them.
+            ("rmdir", "closed", Errno::ENOTEMPTY),
+            ("rmdir", "listable", Errno::ENOTEMPTY),
+            ("rmdir", "searchable", Errno::ENOTEMPTY),
+            ("rename", "moved closed", Errno::ENOTEMPTY),
+            ("rename", "moved listable", Errno::ENOTEMPTY),
             ("unlink", "readable/f", Errno::EACCES),
             ("unlink", "readable/d", Errno::EISDIR),
             ("rename", "readable/f readable/g", Errno::EACCES),
@@ -279,9 +288,12 @@ async fn errnos_by_permission() {
     set_back(&real);
 }
 
+/// Directories that a login may not use fully.
+const LIMITED: [&str; 4] = ["closed", "readable", "listable", "searchable"];
+
 /// Restores permissions, so that the directory can be removed.
 fn set_back(real: &Real) {
-    for name in ["closed", "readable"] {
+    for name in LIMITED {
         std::fs::set_permissions(real.local(name), PermissionsExt::from_mode(0o755)).unwrap();
     }
 }
