@@ -223,6 +223,9 @@ pub struct AttrChange {
     pub atime: Option<Timestamp>,
     /// New time of the last change of the content.
     pub mtime: Option<Timestamp>,
+    /// `atime` and `mtime` are the present. If only the owner of a file may set them, a caller who
+    /// may write to it can have the remote's present set instead, where the remote can do that.
+    pub touch: bool,
 }
 
 impl AttrChange {

@@ -115,6 +115,7 @@ fn of_statx(
             mtime: seconds(found.stx_mtime.tv_sec),
         }),
         exact: ExactAttrs {
+            touch: false,
             atime: time(ExactAttrs::ATIME, found.stx_atime),
             mtime: time(ExactAttrs::MTIME, found.stx_mtime),
             ctime: time(ExactAttrs::CTIME, found.stx_ctime),
@@ -147,6 +148,7 @@ pub(crate) fn change(attrs: &FileAttrs) -> AttrChange {
         perm: attrs.permissions.map(|permissions| permissions & 0o7777),
         atime: time(atime, times.map(|times| times.atime)),
         mtime: time(mtime, times.map(|times| times.mtime)),
+        touch: attrs.exact.touch,
     }
 }
 

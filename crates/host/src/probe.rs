@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use base::{Errno, FileKind, RemotePath};
-use sftp::{Error, FileAttrs, RemoteHandle, StatVfs, StatusCode};
+use base::{AttrChange, Errno, FileKind, RemotePath};
+use sftp::{Error, FileAttrs, OpenFlags, RemoteHandle, StatVfs, StatusCode};
 
 use crate::handles::OpenHandle;
 use crate::session::Session;
@@ -411,15 +411,15 @@ impl Probe<'_> {
         }
     }
 
-    /// After a change of attributes by path failed; of the size to `new_size`, if there is one.
+    /// After a change of attributes by path failed; of the size only, if there is a new one.
     pub(crate) async fn setattr(
         self,
         error: &Error,
         path: &RemotePath,
-        new_size: Option<u64>,
+        change: &AttrChange,
     ) -> Errno {
         match error.bare_status() {
-            Some(StatusCode::FAILURE) => match (self.statvfs(path).await, new_size) {
+            Some(StatusCode::FAILURE) => match (self.statvfs(path).await, change.size) {
                 (Some(statvfs), _) if is_read_only(&statvfs) => Errno::EROFS,
                 (_, Some(size)) if self.is_too_large(size, path).await => Errno::EFBIG,
                 (Some(statvfs), Some(_)) => {
@@ -429,8 +429,27 @@ impl Probe<'_> {
                 _ => self.unless_lost(Errno::EPERM),
             },
             // Only the owner may; except for the size, there is no other cause.
-            Some(StatusCode::PERMISSION_DENIED) if new_size.is_none() => Errno::EPERM,
+            Some(StatusCode::PERMISSION_DENIED) if change.size.is_none() => {
+                match change.touch && self.refuses_writes(path).await {
+                    true => Errno::EACCES,
+                    false => Errno::EPERM,
+                }
+            }
             _ => self.general(error, path).await,
+        }
+    }
+
+    /// Whether the login may not write a regular file. Nothing else is opened: the open of a FIFO
+    /// could wait.
+    async fn refuses_writes(self, path: &RemotePath) -> bool {
+        let is_file = matches!(self.lstat(path).await, AtPath::Something(Some(FileKind::Regular)));
+        let Some(full) = self.0.path(path).ok().filter(|_| is_file) else { return false };
+        match self.0.client.open(&full, OpenFlags::WRITE, FileAttrs::default()).await {
+            Ok(handle) => {
+                drop(OpenHandle::new(self.0.clone(), handle));
+                false
+            }
+            Err(error) => is_denied(&error),
         }
     }
 

@@ -57,7 +57,7 @@ impl Host {
             // First, since it changes mtime, which may be set too.
             let resized = FileAttrs { size: Some(size), ..FileAttrs::default() };
             if let Err(error) = session.client.setstat(&full, resized).await {
-                return Err(Probe(&session).setattr(&error, path, Some(size)).await);
+                return Err(Probe(&session).setattr(&error, path, &change).await);
             }
         }
         let rest = AttrChange { size: None, ..change };
@@ -66,7 +66,7 @@ impl Host {
         }
         let attrs = to_wire(&rest, present.as_ref(), exact);
         if by_lsetstat && kind != Some(FileKind::Regular) {
-            return change_without_following(&session, path, &full, attrs).await;
+            return change_without_following(&session, path, &full, (&rest, attrs)).await;
         }
         // LSTAT has reported the type, or links are followed.
         if kind == Some(FileKind::Symlink) {
@@ -74,7 +74,7 @@ impl Host {
         }
         match session.client.setstat(&full, attrs).await {
             Ok(()) => Ok(()),
-            Err(error) => Err(Probe(&session).setattr(&error, path, None).await),
+            Err(error) => Err(Probe(&session).setattr(&error, path, &rest).await),
         }
     }
 
@@ -114,13 +114,14 @@ impl Host {
     }
 }
 
-/// By `lsetstat`. If the server's system cannot set a mode without following links (this needs
-/// /proc, which a chroot may lack), SETSTAT is used for a path that is not a link.
+/// By `lsetstat`; `attrs` is `change` in the protocol's form. If the server's system cannot set a
+/// mode without following links (this needs /proc, which a chroot may lack), SETSTAT is used for a
+/// path that is not a link.
 async fn change_without_following(
     session: &Arc<Session>,
     path: &RemotePath,
     full: &[u8],
-    attrs: FileAttrs,
+    (change, attrs): (&AttrChange, FileAttrs),
 ) -> Result<()> {
     let error = match session.client.lsetstat(full, attrs).await {
         Ok(()) => return Ok(()),
@@ -133,13 +134,13 @@ async fn change_without_following(
             Some(_) => {
                 return match session.client.setstat(full, attrs).await {
                     Ok(()) => Ok(()),
-                    Err(error) => Err(Probe(session).setattr(&error, path, None).await),
+                    Err(error) => Err(Probe(session).setattr(&error, path, change).await),
                 };
             }
             None => {}
         }
     }
-    Err(Probe(session).setattr(&error, path, None).await)
+    Err(Probe(session).setattr(&error, path, change).await)
 }
 
 /// Whether only one of a pair changes. With `exact`, the server takes single times.
@@ -159,6 +160,7 @@ fn to_wire(change: &AttrChange, present: Option<&Attr>, exact: bool) -> FileAttr
         time.filter(|_| exact).map(|time| ExactTime { secs: time.secs, nanos: time.nanos })
     };
     let exact_attrs = ExactAttrs {
+        touch: exact && change.touch,
         atime: exact_time(change.atime),
         mtime: exact_time(change.mtime),
         ..ExactAttrs::default()

@@ -11,12 +11,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use base::{AttrChange, Errno, FileKind, RemotePath, Result, Timestamp};
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT, Uid, chmodat, chownat,
-    fchmod, fchown, ftruncate, futimens, openat, utimensat,
+    AtFlags, CWD, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, chmodat,
+    chownat, fchmod, fchown, ftruncate, futimens, openat, utimensat,
 };
 
 use crate::attr::{errno, kind};
 use crate::root::Root;
+
+/// The present time of the system.
+const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
 
 /// Changes the entry at `path`, a link itself.
 pub(crate) fn by_path(root: &Root, path: &RemotePath, change: &AttrChange) -> Result<()> {
@@ -56,14 +59,23 @@ fn set(pinned: &OwnedFd, change: &AttrChange, nowait: bool) -> Result<()> {
         let mode = Mode::from_raw_mode(perm & 0o7777);
         chmodat(CWD, proc_fd_path(pinned.as_fd()), mode, AtFlags::empty()).map_err(proc_error)?;
     }
-    if let Some(times) = times(change) {
-        match utimensat(pinned, "", &times, AtFlags::EMPTY_PATH) {
-            // The flag is unknown before Linux 5.8.
-            Err(rustix::io::Errno::INVAL) => set_times_by_proc(pinned, &times)?,
-            set => set.map_err(errno)?,
+    set_times(change, |times| match utimensat(pinned, "", times, AtFlags::EMPTY_PATH) {
+        // The flag is unknown before Linux 5.8.
+        Err(rustix::io::Errno::INVAL) => set_times_by_proc(pinned, times),
+        set => set.map_err(errno),
+    })
+}
+
+/// Sets the times of `change` by `set`.
+fn set_times(change: &AttrChange, set: impl Fn(&Timestamps) -> Result<()>) -> Result<()> {
+    let Some(times) = times(change) else { return Ok(()) };
+    match set(&times) {
+        // The right to write is enough for that.
+        Err(Errno::EPERM) if change.touch => {
+            set(&Timestamps { last_access: NOW, last_modification: NOW })
         }
+        set => set,
     }
-    Ok(())
 }
 
 /// Sets times of a link, too: `/proc/self/fd` leads to the link itself.
@@ -87,10 +99,7 @@ pub fn set_opened(file: &impl AsFd, change: &AttrChange) -> Result<()> {
     if let Some(perm) = change.perm {
         fchmod(file, Mode::from_raw_mode(perm & 0o7777)).map_err(errno)?;
     }
-    if let Some(times) = times(change) {
-        futimens(file, &times).map_err(errno)?;
-    }
-    Ok(())
+    set_times(change, |times| futimens(file, times).map_err(errno))
 }
 
 /// `truncate(2)` of a regular file.

@@ -210,7 +210,12 @@ impl ExpectedAttrs {
         if let Some(time) = change.mtime {
             // The server decides how much of a fraction it stores.
             let whole = Timestamp::from_secs(time.secs);
-            self.mtime = if time == whole { Mtime::Exactly(time) } else { Mtime::AtLeast(whole) };
+            self.mtime = match change.touch {
+                // Perhaps the server's present.
+                true => Mtime::Any,
+                false if time == whole => Mtime::Exactly(time),
+                false => Mtime::AtLeast(whole),
+            };
         }
     }
 
@@ -335,6 +340,9 @@ mod tests {
         expected.set(&change, &past);
         assert!(!expected.matches(&attr(10, 100)));
         assert!(expected.matches(&Attr { perm: 0o600, ..attr(3, 5) }));
+        assert!(!expected.matches(&Attr { perm: 0o600, ..attr(3, 100) }));
+        expected.set(&AttrChange { touch: true, ..change }, &past);
+        assert!(expected.matches(&Attr { perm: 0o600, ..attr(3, 100) }), "the server's present");
     }
 
     #[test]

@@ -27,10 +27,11 @@ fn attrs() -> impl Strategy<Value = FileAttrs> {
     let times_of_inode = (time.clone(), time.clone(), time.clone(), time);
     type Pair<T> = Option<(T, T)>;
     let numbers = any::<(Pair<u64>, Option<u32>, Option<u64>, Pair<u32>, Option<u64>)>();
-    let exact = (times_of_inode, numbers, any::<Option<bool>>()).prop_map(
-        |(times, (inode, links, blocks, rdev, number), xattrs)| {
-            let (atime, mtime, ctime, btime) = times;
-            ExactAttrs { atime, mtime, ctime, btime, inode, links, blocks, rdev, xattrs, number }
+    let flags = any::<(bool, Option<bool>)>();
+    let exact = (times_of_inode, numbers, flags).prop_map(
+        |((atime, mtime, ctime, btime), (inode, links, blocks, rdev, number), (touch, xattrs))| {
+            let times = ExactAttrs { touch, atime, mtime, ctime, btime, ..ExactAttrs::default() };
+            ExactAttrs { inode, links, blocks, rdev, xattrs, number, ..times }
         },
     );
     let fields = (
@@ -561,6 +562,7 @@ fn recorded(name: &str, bytes: &[u8]) -> String {
 fn encoded_now() -> String {
     let time = |secs| Some(ExactTime { secs, nanos: 999_999_999 });
     let exact = ExactAttrs {
+        touch: false,
         atime: time(-1),
         mtime: time(2),
         ctime: time(3),
@@ -622,6 +624,11 @@ fn encoded_now() -> String {
     let exact = ExactAttrs { btime: None, inode: None, number: Some(6), ..exact };
     let attrs = FileAttrs { exact, ..attrs };
     body("file-whose-number-may-change", FileContent { attrs, data: None }.encode());
+    let exact = ExactAttrs { touch: true, atime: time(1), mtime: time(2), ..ExactAttrs::default() };
+    let mut touch = BytesMut::new();
+    let attrs = FileAttrs { exact, ..FileAttrs::default() };
+    Request::Setstat { path: b"one", attrs }.encode(1, &mut touch);
+    body("touch", touch.freeze());
     all
 }
 

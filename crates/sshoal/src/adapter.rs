@@ -480,6 +480,7 @@ impl fuse::Filesystem for Adapter {
             SetTime::Now => self.vfs.now(Ino(ino)),
             SetTime::At(time) => time,
         };
+        let times = (change.atime, change.mtime);
         let change = AttrChange {
             perm: change.mode.map(|mode| mode & 0o7777),
             uid: change.uid,
@@ -487,6 +488,7 @@ impl fuse::Filesystem for Adapter {
             size: change.size,
             atime: change.atime.map(set_time),
             mtime: change.mtime.map(set_time),
+            touch: matches!(times, (Some(SetTime::Now), Some(SetTime::Now))),
         };
         Ok(attr_reply(&self.vfs.setattr(Ino(ino), change, handle).await?))
     }

@@ -28,6 +28,7 @@ async fn run(real: &Real, operation: &str, one: &str, two: &str) -> Result<(), E
         "exclusive" => open(Create::Exclusive(0o644), Access::Write).await,
         "chmod" => host.setattr(one, AttrChange { perm: Some(0o644), ..change }).await,
         "chown" => host.setattr(one, AttrChange { uid: Some(1), gid: Some(1), ..change }).await,
+        "touch" => host.setattr(one, touch()).await,
         "truncate" => host.setattr(one, AttrChange { size: Some(1), ..change }).await,
         "mkdir" => host.mkdir(one, 0o755).await,
         "rmdir" => host.rmdir(one).await,
@@ -39,6 +40,12 @@ async fn run(real: &Real, operation: &str, one: &str, two: &str) -> Result<(), E
         "statvfs" => host.statvfs(one).await.map(drop),
         other => panic!("{other}"),
     }
+}
+
+/// As `touch(1)` sets times.
+fn touch() -> AttrChange {
+    let now = Some(base::Timestamp::now());
+    AttrChange { atime: now, mtime: now, touch: true, ..AttrChange::default() }
 }
 
 async fn check(real: &Real, table: &[(&str, &str, Errno)]) {
@@ -244,7 +251,9 @@ async fn errnos_by_permission() {
     let set = |name: &str, mode| {
         std::fs::set_permissions(dir.path().join(name), PermissionsExt::from_mode(mode)).unwrap();
     };
+    std::fs::write(dir.path().join("shared"), "x").unwrap();
     set("secret", 0);
+    set("shared", 0o666);
     set("closed", 0);
     set("readable", 0o555);
     set("listable", 0o444);
@@ -283,7 +292,16 @@ async fn errnos_by_permission() {
     )
     .await;
     if as_root {
-        check(&real, &[("chmod", "readable/f", Errno::EPERM)]).await;
+        check(
+            &real,
+            &[
+                ("chmod", "readable/f", Errno::EPERM),
+                ("touch", "readable/f", Errno::EACCES),
+                // Only the owner may set the times that SFTP sends.
+                ("touch", "shared", Errno::EPERM),
+            ],
+        )
+        .await;
     }
     set_back(&real);
 }

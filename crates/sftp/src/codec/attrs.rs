@@ -41,6 +41,8 @@ pub struct ExactTime {
 /// The extended attribute of `attrs@sshoal`: each field is optional.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ExactAttrs {
+    /// Both times to be set are the present.
+    pub touch: bool,
     /// Last access.
     pub atime: Option<ExactTime>,
     /// Last change of the content.
@@ -64,6 +66,8 @@ pub struct ExactAttrs {
 }
 
 impl ExactAttrs {
+    /// The bit that both times to be set are the present. It has no data.
+    pub const TOUCH: u32 = 0x8000_0000;
     /// The bit of the atime in a mask of fields.
     pub const ATIME: u32 = 0x1;
     /// The bit of the mtime.
@@ -84,12 +88,13 @@ impl ExactAttrs {
     pub const XATTRS: u32 = 0x100;
     /// The bit of an inode number that does not last.
     pub const NUMBER: u32 = 0x200;
-    /// All fields that are known here.
+    /// All fields of replies that are known here.
     pub const ALL: u32 = 0x3ff;
 
     fn mask(&self) -> u32 {
         let flag = |is_present: bool, flag: u32| if is_present { flag } else { 0 };
-        flag(self.atime.is_some(), ExactAttrs::ATIME)
+        flag(self.touch, ExactAttrs::TOUCH)
+            | flag(self.atime.is_some(), ExactAttrs::ATIME)
             | flag(self.mtime.is_some(), ExactAttrs::MTIME)
             | flag(self.ctime.is_some(), ExactAttrs::CTIME)
             | flag(self.btime.is_some(), ExactAttrs::BTIME)
@@ -128,6 +133,7 @@ impl ExactAttrs {
         let has = |flag: u32| mask & flag != 0;
         let mut time = |flag: u32| has(flag).then(|| fields.exact_time()).transpose();
         let mut attrs = ExactAttrs {
+            touch: has(ExactAttrs::TOUCH),
             atime: time(ExactAttrs::ATIME)?,
             mtime: time(ExactAttrs::MTIME)?,
             ctime: time(ExactAttrs::CTIME)?,

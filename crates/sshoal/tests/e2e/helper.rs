@@ -14,6 +14,7 @@ mod locks;
 
 mod holes;
 mod names;
+mod touch;
 mod xattrs;
 
 use std::fs::{self, File, FileTimes};

@@ -22,10 +22,10 @@ pub(crate) fn attributes(core: &Core, attr: &Attr) -> AttrChange {
             .then_some(setid::without(attr.kind, attr.perm) | wished),
         uid: owner.map(|owner| owner.0),
         gid: owner.map(|owner| owner.1),
-        size: None,
         // SFTP has both times or none.
         atime: Some(attr.atime),
         mtime: Some(attr.mtime),
+        ..AttrChange::default()
     }
 }
 
