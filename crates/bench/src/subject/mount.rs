@@ -31,7 +31,7 @@ use crate::mount_table;
 pub const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// Longest time from unmounting to the end of the daemon.
-const END_LIMIT: Duration = Duration::from_secs(20);
+const END_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long a mount may be busy although nothing of ours uses it: a file system that is unmounted
 /// right after the end of a program may still be in use by another process.

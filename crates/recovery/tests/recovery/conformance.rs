@@ -43,15 +43,20 @@ mod blinking {
     use base::Errno;
     use std::time::Duration;
     use testkit::conformance::Expectations;
+    use testkit::mem::Options;
 
     /// Minimum time between two breaks: long enough for progress.
     const LINK_STANDS: Duration = Duration::from_millis(20);
 
-    /// Minimum number of calls between two breaks, as long as there are calls: on a busy machine,
+    /// Minimum number of calls between two breaks, as long as calls are made: on a busy machine,
     /// time alone does not ensure progress.
     const CALLS: u64 = 16;
 
-    /// Longest time to the next break without calls.
+    /// Two listings of 5,000 entries take fewer than [`CALLS`] calls: a listing that is interrupted
+    /// begins again.
+    const LISTING_BATCH: usize = 1_000;
+
+    /// The link breaks when no call was made for this time.
     const IDLE: Duration = Duration::from_millis(200);
 
     struct Blinking(tokio::task::JoinHandle<()>);
@@ -63,7 +68,8 @@ mod blinking {
     }
 
     async fn ground() -> Fixture {
-        let memory = Arc::new(MemRemote::new());
+        let options = Options { listing_batch: LISTING_BATCH, ..Options::default() };
+        let memory = Arc::new(MemRemote::with(options));
         memory.set_pending(true);
         let counted = memory.clone();
         let faulty = Arc::new(FaultyRemote::new(memory));
@@ -72,10 +78,14 @@ mod blinking {
             loop {
                 let before = blinked.round_trips();
                 tokio::time::sleep(LINK_STANDS).await;
-                let mut idle = LINK_STANDS;
-                while blinked.round_trips() < before + CALLS && idle < IDLE {
+                let (mut last, mut idle) = (before, Duration::ZERO);
+                while last < before + CALLS && idle < IDLE {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                     idle += Duration::from_millis(1);
+                    let calls = blinked.round_trips();
+                    if calls != last {
+                        (last, idle) = (calls, Duration::ZERO);
+                    }
                 }
                 blinked.cut();
                 tokio::task::yield_now().await;

@@ -202,7 +202,12 @@ fn an_installation_is_interrupted_at_each_host() {
     command.args(["helper", "install"]).arg(format!("{},silent:", site.world.sshd().alias()));
     command.arg("-F").arg(config).stdin(Stdio::null()).stderr(Stdio::piped());
     let mut process = Process::spawn(&mut command);
-    let _connection = silent.accept().unwrap();
+    silent.set_nonblocking(true).unwrap();
+    let mut connection = None;
+    eventually(Duration::from_secs(60), "it logs in to the second host", || {
+        connection = silent.accept().ok();
+        connection.is_some()
+    });
     assert_eq!(left(&site), ["sshoal"]);
     process.signal(Signal::INT);
     assert_eq!(process.wait(Duration::from_secs(30)).code(), Some(1));
