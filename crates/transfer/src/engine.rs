@@ -29,12 +29,14 @@ pub fn check(job: &Job, by_name: &StreamsByName) -> Result<(), JobError> {
     if !job.sources.iter().enumerate().all(exceeds_sftp) {
         if options.xattrs.any() {
             let words = "SFTP carries no extended attributes; leave -X out, or use a server \
-                         that runs commands or has the helper";
+                         with the helper; without --verify and --engine sftp, one that runs \
+                         commands is enough";
             return Err(JobError::Option(words));
         }
         if options.specials {
-            let words = "SFTP makes no devices; leave --devices out, or use a server that runs \
-                         commands or has the helper";
+            let words = "SFTP makes no devices; leave --devices out, or use a server with the \
+                         helper; without --verify and --engine sftp, one that runs commands is \
+                         enough";
             return Err(JobError::Option(words));
         }
     }
@@ -45,7 +47,8 @@ pub fn check(job: &Job, by_name: &StreamsByName) -> Result<(), JobError> {
     };
     if options.hard_links && !job.sources.iter().enumerate().all(reports_links) {
         let words = "SFTP does not tell which names are of one file; leave -H out, or use a \
-                     server that runs commands or has the helper";
+                     server with the helper; without --engine sftp, one that runs commands is \
+                     enough";
         return Err(JobError::Option(words));
     }
     Ok(())

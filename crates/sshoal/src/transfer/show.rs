@@ -186,13 +186,12 @@ impl Show {
                  files of their own now"
             );
         }
-        if outcome.deletions_withheld > 0 {
+        if outcome.deletions_limited {
+            // They were counted only up to the limit.
+            eprintln!("sshoal: nothing was deleted: --max-delete allows fewer entries");
+        } else if outcome.deletions_withheld > 0 {
             let were = many(outcome.deletions_withheld, "entry was", "entries were");
-            let why = match outcome.deletions_limited {
-                true => "there are more of them than --max-delete allows",
-                false => "nothing is deleted after a problem",
-            };
-            eprintln!("sshoal: {were} not deleted: {why}");
+            eprintln!("sshoal: {were} not deleted: nothing is deleted after a problem");
         }
         match outcome.stopped {
             Some(Stop::Lost(errno)) => {
