@@ -393,6 +393,12 @@ pub trait Remote: Send + Sync + 'static {
     /// Creates a directory with these permission bits.
     async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()>;
 
+    /// Creates a directory with the permission bits that the server gives to new directories: those
+    /// of 0777 that its umask leaves. Only copies need it; layers of mounts have the default.
+    async fn mkdir_default(&self, path: &RemotePath) -> Result<()> {
+        self.mkdir(path, 0o777).await
+    }
+
     /// Removes an empty directory.
     async fn rmdir(&self, path: &RemotePath) -> Result<()>;
 

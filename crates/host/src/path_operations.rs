@@ -88,14 +88,15 @@ impl Host {
         Probe(session).opendir(error, path, open_handles).await
     }
 
-    pub(crate) async fn make_dir(&self, path: &RemotePath, perm: u32) -> Result<()> {
+    /// Without `perm`, the server decides.
+    pub(crate) async fn make_dir(&self, path: &RemotePath, perm: Option<u32>) -> Result<()> {
         let session = self.metadata().await?;
         let full = session.path(path)?;
-        let perm = perm & attr::PERM_BITS;
-        let attrs = FileAttrs::with_permissions(perm);
+        let perm = perm.map(|perm| perm & attr::PERM_BITS);
+        let attrs = perm.map(FileAttrs::with_permissions).unwrap_or_default();
         let made =
             pipelined::both(session.client.mkdir(&full, attrs), session.client.lstat(&full)).await;
-        self.finish_create(&session, path, perm, made).await
+        self.finish_create(&session, path, perm.unwrap_or(0), made).await
     }
 
     /// Creates a FIFO, a socket or a device.
@@ -117,7 +118,8 @@ impl Host {
         self.finish_create(&session, path, perm, made).await
     }
 
-    /// The result of creating an entry that is no file, followed by an LSTAT.
+    /// The result of creating an entry that is no file, followed by an LSTAT: it gets at least the
+    /// bits of `perm`.
     async fn finish_create(
         &self,
         session: &Arc<Session>,

@@ -80,7 +80,11 @@ impl Remote for Host {
     }
 
     async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
-        self.make_dir(path, perm).await
+        self.make_dir(path, Some(perm)).await
+    }
+
+    async fn mkdir_default(&self, path: &RemotePath) -> Result<()> {
+        self.make_dir(path, None).await
     }
 
     async fn rmdir(&self, path: &RemotePath) -> Result<()> {

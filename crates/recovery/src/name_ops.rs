@@ -84,19 +84,43 @@ pub(crate) enum Outcome {
 /// A request that changes names.
 #[derive(Clone, Copy)]
 enum NameRequest<'a> {
-    Mkdir { path: &'a RemotePath, perm: u32 },
-    Mknod { path: &'a RemotePath, kind: FileKind, perm: u32, device: (u32, u32) },
-    Symlink { target: &'a [u8], path: &'a RemotePath },
-    Link { existing: &'a RemotePath, new: &'a RemotePath },
-    Rmdir { path: &'a RemotePath },
-    Unlink { path: &'a RemotePath },
-    Rename { from: &'a RemotePath, to: &'a RemotePath, mode: RenameMode },
+    /// Without `perm`: with the permissions that the server gives.
+    Mkdir {
+        path: &'a RemotePath,
+        perm: Option<u32>,
+    },
+    Mknod {
+        path: &'a RemotePath,
+        kind: FileKind,
+        perm: u32,
+        device: (u32, u32),
+    },
+    Symlink {
+        target: &'a [u8],
+        path: &'a RemotePath,
+    },
+    Link {
+        existing: &'a RemotePath,
+        new: &'a RemotePath,
+    },
+    Rmdir {
+        path: &'a RemotePath,
+    },
+    Unlink {
+        path: &'a RemotePath,
+    },
+    Rename {
+        from: &'a RemotePath,
+        to: &'a RemotePath,
+        mode: RenameMode,
+    },
 }
 
 impl<'a> NameRequest<'a> {
     fn send(self, inner: &'a dyn Remote) -> RemoteCall<'a, ()> {
         match self {
-            NameRequest::Mkdir { path, perm } => inner.mkdir(path, perm),
+            NameRequest::Mkdir { path, perm: Some(perm) } => inner.mkdir(path, perm),
+            NameRequest::Mkdir { path, perm: None } => inner.mkdir_default(path),
             NameRequest::Mknod { path, kind, perm, device } => {
                 inner.mknod(path, kind, perm, device)
             }
@@ -234,7 +258,11 @@ impl Core {
         Errno::EIO
     }
 
-    pub(crate) async fn mkdir(self: &Arc<Core>, path: &RemotePath, perm: u32) -> Result<()> {
+    pub(crate) async fn mkdir(
+        self: &Arc<Core>,
+        path: &RemotePath,
+        perm: Option<u32>,
+    ) -> Result<()> {
         self.send_and_resolve(NameRequest::Mkdir { path, perm }).await?;
         self.history.record(path, NameState::created(FileKind::Directory));
         Ok(())

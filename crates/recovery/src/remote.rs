@@ -91,7 +91,11 @@ impl Remote for Recovering {
     }
 
     async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
-        self.core.mkdir(path, perm).await
+        self.core.mkdir(path, Some(perm)).await
+    }
+
+    async fn mkdir_default(&self, path: &RemotePath) -> Result<()> {
+        self.core.mkdir(path, None).await
     }
 
     async fn rmdir(&self, path: &RemotePath) -> Result<()> {

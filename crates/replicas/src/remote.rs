@@ -132,6 +132,10 @@ impl Remote for Replicas {
         self.change_one(path, ChangeKind::Created, |remote| remote.mkdir(path, perm)).await
     }
 
+    async fn mkdir_default(&self, path: &RemotePath) -> Result<()> {
+        self.change_one(path, ChangeKind::Created, |remote| remote.mkdir_default(path)).await
+    }
+
     async fn rmdir(&self, path: &RemotePath) -> Result<()> {
         self.change_one(path, ChangeKind::Removed, |remote| remote.rmdir(path)).await
     }

@@ -135,10 +135,13 @@ impl Dir {
     }
 
     async fn make(&self) -> Result<()> {
-        // One that no source gives attributes to keeps those that it is made with.
         let Place { path, last, .. } = &self.place;
-        let perm = if last.is_some() { 0o700 } else { 0o777 };
-        match self.target.mkdir(path, perm).await {
+        let made = match last {
+            Some(_) => self.target.mkdir(path, 0o700).await,
+            // No source gives it attributes.
+            None => self.target.mkdir_default(path).await,
+        };
+        match made {
             // Created by another program, or by a call that was given up.
             Err(Errno::EEXIST) => match self.target.lstat(path).await?.is_dir() {
                 true => Ok(()),

@@ -94,6 +94,9 @@ async fn the_requested_mode_is_set_despite_the_umask() {
     std::fs::set_permissions(real.local("g"), PermissionsExt::from_mode(0o2755)).unwrap();
     real.host.mkdir(&path("g/inner"), 0o755).await.unwrap();
     assert_eq!(perm("g/inner"), 0o2755);
+    // The server decides.
+    real.host.mkdir_default(&path("default")).await.unwrap();
+    assert_eq!(perm("default"), 0o700);
 }
 
 #[tokio::test]

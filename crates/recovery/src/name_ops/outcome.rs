@@ -133,7 +133,7 @@ impl Core {
         if !self.has_created(request, &attr, in_doubt).await? {
             return Ok(Outcome::Failed(Errno::EEXIST));
         }
-        if let NameRequest::Mkdir { perm, .. } = request
+        if let NameRequest::Mkdir { perm: Some(perm), .. } = request
             && let Some(perm) = missing_bits(perm, attr.perm)
         {
             // The bits that the server's umask has removed. The interrupted mkdir would have set
@@ -152,7 +152,8 @@ impl Core {
     ) -> Result<bool> {
         match request {
             NameRequest::Mkdir { path, perm } => {
-                Ok(self.is_new(path, attr, (FileKind::Directory, perm), in_doubt).await?
+                let requested = (FileKind::Directory, perm.unwrap_or(0o777));
+                Ok(self.is_new(path, attr, requested, in_doubt).await?
                     && self.is_empty_dir(path).await?)
             }
             NameRequest::Mknod { path, kind, perm, .. } => {

@@ -233,6 +233,11 @@ impl<'a> Pushing<'a> {
     /// Streams a source, if that is possible and faster than a session.
     async fn stream(&mut self, index: usize) -> Result<Remains, Halt> {
         let operand = &self.context.request.local[index];
+        let is_dir = operand.path().symlink_metadata().is_ok_and(|it| it.is_dir());
+        let to = &self.to[index];
+        if self.context.options_for(index, to).filter.excludes(to, is_dir) {
+            return Ok(Remains::Rest);
+        }
         let (directory, name) = match self.stream_place(operand, &self.target, &self.to[index]) {
             Ok(place) => place,
             Err(why) => {

@@ -131,6 +131,25 @@ fn excluded_files_are_not_copied() {
 }
 
 #[test]
+fn an_excluded_source_is_not_copied_and_a_new_target_has_the_servers_permissions() {
+    let world = World::new();
+    let (excluded, one) = (world.local("excluded"), world.local("one"));
+    fs::create_dir(&excluded).unwrap();
+    fs::write(excluded.join("file"), "content").unwrap();
+    fs::write(&one, "content").unwrap();
+    for engine in ["auto", "sftp"] {
+        let target = world.served(engine);
+        let sources = [excluded.to_str().unwrap(), one.to_str().unwrap(), &far(&world, &target)];
+        let words = ["--engine", engine, "--exclude", "excluded"];
+        ends(&world, "push", &[&words[..], &sources[..]].concat(), 0);
+        let names = fs::read_dir(&target).unwrap().map(|it| it.unwrap().file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["one"], "{engine}");
+        let perm = fs::metadata(&target).unwrap().mode() & 0o7777;
+        assert_eq!(perm, 0o755, "{engine}");
+    }
+}
+
+#[test]
 fn several_sources_and_one_file_go_where_rsync_puts_them() {
     let world = World::new();
     fs::create_dir_all(world.served("a/in")).unwrap();
