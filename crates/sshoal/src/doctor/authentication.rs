@@ -389,7 +389,7 @@ fn refused(dialer: &Dialer, offers: &[Offer], cause: Cause) -> Check {
             let made = match public {
                 true => String::new(),
                 false => {
-                    format!("ssh-keygen -y -f {quoted} > {} && ", word(&format!("{file}.pub")))
+                    format!("ssh-keygen -y -f {quoted} > {} && ", word(format!("{file}.pub")))
                 }
             };
             line.name(check.remedy(format!("{made}{}", line.text)))
