@@ -9,8 +9,9 @@
 //!    opened at the server ([`Files::open_on_server`]), so that they stay the same files; where the
 //!    content may change, they are read from the server from then on.
 //! 2. At most one open at the server is in flight for a file, and it runs to its end also if its
-//!    callers are cancelled. The handle is of the content that the file was opened with, or of the
-//!    same file, which is read from the server then; or the result is `ESTALE`.
+//!    callers are cancelled. The handle is of the content that the file was opened with; or of the
+//!    same file with another content, as far as the server shows that, which is read from the
+//!    server then; or the result is `ESTALE`.
 //! 3. A handle at the server is closed when the last reference to its [`File`] is dropped.
 
 use std::sync::Arc;
@@ -70,17 +71,17 @@ impl File {
 
     /// Whether the file that its name leads to, with the attributes `attr`, is this one. If others
     /// may have changed the content of the same file, the present content is shown from now on.
-    /// Without an identity, a file with another size or mtime is another file.
+    /// Without an identity, a file with another size or mtime is another file, and one with another
+    /// change alone is the same.
     pub(crate) fn recognize(&self, attr: &Attr) -> bool {
-        let reported = Validator::of(attr);
-        match self.attr.is_same_file(attr) {
-            Some(true) if self.validator() != reported => {
-                self.read_from_server();
-                true
-            }
-            Some(is_same) => is_same,
-            None => self.validator().has_size_and_mtime_of(&reported),
+        let (known, reported) = (self.validator(), Validator::of(attr));
+        let by_id = self.attr.is_same_file(attr);
+        let is_same = by_id.unwrap_or_else(|| known.has_size_and_mtime_of(&reported));
+        let knows_changes = known.change.is_some() && reported.change.is_some();
+        if is_same && known != reported && (by_id.is_some() || knows_changes) {
+            self.read_from_server();
         }
+        is_same
     }
 
     /// Its present name, as far as this mount has changed it.
@@ -266,11 +267,11 @@ impl Files {
     /// The server has returned `attr` for `path`. The open files there that are the same file show
     /// its present content from now on: all of them fill the pages of one inode.
     pub(crate) fn recognize(&self, path: &RemotePath, attr: &Attr) {
-        if attr.id().is_none() {
+        if attr.inode.is_none_or(|inode| inode.id.is_none() && inode.change.is_none()) {
             return;
         }
-        let is_same_file = |file: &File| file.attr.is_same_file(attr) == Some(true);
-        for file in self.matching(is_same_file) {
+        let may_be_same = |file: &File| file.attr.is_same_file(attr) != Some(false);
+        for file in self.matching(may_be_same) {
             if file.path().as_ref() == Some(path) {
                 file.recognize(attr);
             }

@@ -36,8 +36,8 @@ async fn a_change_that_size_and_mtime_do_not_show_is_seen() {
 /// I4: all descriptors of a file fill the pages of one inode.
 #[tokio::test]
 async fn an_open_file_shows_a_change_that_a_later_request_has_seen() {
-    for opens in [false, true] {
-        let stage = Stage::over(identifying_files());
+    for (opens, hides) in [(false, false), (true, false), (false, true), (true, true)] {
+        let stage = Stage::over(identifying_changes(hides));
         stage.put("f", "old");
         keep(&stage.mount(Mode::CloseToOpen), "f").await;
         let cached = stage.mount(Mode::CloseToOpen);
@@ -53,7 +53,11 @@ async fn an_open_file_shows_a_change_that_a_later_request_has_seen() {
             false => assert_eq!(cached.fstat(opened.fh).await.unwrap().size, 3),
         }
         for opened in [older, opened] {
-            assert_eq!(cached.read(opened.fh, 0, 8).await.unwrap().to_vec(), b"new", "{opens}");
+            assert_eq!(
+                cached.read(opened.fh, 0, 8).await.unwrap().to_vec(),
+                b"new",
+                "{opens} {hides}"
+            );
             cached.close(opened.fh);
         }
     }
