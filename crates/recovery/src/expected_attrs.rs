@@ -210,11 +210,14 @@ impl ExpectedAttrs {
         if let Some(time) = change.mtime {
             // The server decides how much of a fraction it stores.
             let whole = Timestamp::from_secs(time.secs);
-            self.mtime = match change.touch {
-                // Perhaps the server's present.
-                true => Mtime::Any,
-                false if time == whole => Mtime::Exactly(time),
-                false => Mtime::AtLeast(whole),
+            self.mtime = match (change.touch, self.mtime) {
+                // The given time, or the server's present.
+                (true, Mtime::Exactly(seen) | Mtime::AtLeast(seen)) if !is_future(seen) => {
+                    Mtime::AtLeast(seen.min(whole))
+                }
+                (true, _) => Mtime::Any,
+                (false, _) if time == whole => Mtime::Exactly(time),
+                (false, _) => Mtime::AtLeast(whole),
             };
         }
     }
@@ -343,6 +346,7 @@ mod tests {
         assert!(!expected.matches(&Attr { perm: 0o600, ..attr(3, 100) }));
         expected.set(&AttrChange { touch: true, ..change }, &past);
         assert!(expected.matches(&Attr { perm: 0o600, ..attr(3, 100) }), "the server's present");
+        assert!(!expected.matches(&Attr { perm: 0o600, ..attr(3, 4) }), "before the last mtime");
     }
 
     #[test]

@@ -54,7 +54,8 @@ fn other_change(
         return Some(change);
     }
     let is_later = shown.is_dir() && change.mtime.is_some_and(|mtime| other.mtime > mtime);
-    is_later.then_some(AttrChange { mtime: change.mtime, ..AttrChange::default() })
+    let AttrChange { mtime, touch, .. } = change;
+    is_later.then_some(AttrChange { mtime, touch, ..AttrChange::default() })
 }
 
 /// Syncs the directory on all writable branches that have it.
