@@ -440,7 +440,8 @@ impl Probe<'_> {
     }
 
     /// Whether the login may not write a regular file. Nothing else is opened: the open of a FIFO
-    /// could wait.
+    /// could wait. Where the login may, programs that watch the file at the server see an open and a
+    /// close (`IN_CLOSE_WRITE`).
     async fn refuses_writes(self, path: &RemotePath) -> bool {
         let is_file = matches!(self.lstat(path).await, AtPath::Something(Some(FileKind::Regular)));
         let Some(full) = self.0.path(path).ok().filter(|_| is_file) else { return false };

@@ -301,6 +301,7 @@ impl<'a> Change<'a> {
             self.begun_alone.is_some_and(|changes_begun| state.is_only_change(changes_begun));
         let valid_until = self.valid_until.filter(|_| alone);
         // It was sent behind all writes that had begun before it, so they have not set the mtime.
+        // (`copy_file_range` and `fallocate` are not among these: one in flight may set it.)
         let sets_last_mtime = state.validator_changes() == self.validator_changes;
         if state.apply(change, valid_until.is_some()) {
             self.known_until = valid_until;

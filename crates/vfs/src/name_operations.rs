@@ -318,7 +318,8 @@ impl Vfs {
         drop(change);
         let last = inode.state().last_attr();
         let attr = match last.filter(|attr| attr.inode.is_some()) {
-            // Only its ctime has changed, and is requested when it is needed.
+            // Only its ctime has changed. If the remote reports one, it is requested when it is
+            // needed.
             Some(attr) => attr,
             None => self.attr(&inode).await.or_else(|error| last.ok_or(error))?,
         };
