@@ -181,7 +181,12 @@ impl Vfs {
             state.forget_created_here();
         }
         let mut change_guard = Change::begin(&inode, &self.change_counter);
-        if change_guard.predicts(&change) || change.size.is_some() {
+        // For a file of another user, the remote may set the times of its own clock.
+        let sets_given_times = !change.touch
+            || !self.remote.may_exceed_sftp()
+            || inode.state().last_attr().is_some_and(|attr| self.owns(&attr));
+        let is_predictable = sets_given_times && change_guard.predicts(&change);
+        if is_predictable || change.size.is_some() {
             self.send_change(&inode, change, handle).await?;
             change_guard.apply(&change);
             drop(change_guard);

@@ -146,7 +146,7 @@ impl Vfs {
     }
 
     /// Whether the login owns a file with these attributes.
-    fn owns(&self, attr: &Attr) -> bool {
+    pub(crate) fn owns(&self, attr: &Attr) -> bool {
         self.config.login.is_some_and(|(uid, _)| uid == 0 || uid == attr.uid)
     }
 }
