@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
 # test-package.sh [--here] DEB: installs a package, uses it as an ordinary user and as root, removes it, and
 # fails if a file is left or missing. It does so in a fresh Debian, made by debootstrap from a mirror; with
-# --here in this system, without a network. Needs root.
+# --here in this system, without a network. Needs root. The status is 77 if that cannot be done in this system.
 #
 # All changes go to a layer in memory above the system, in namespaces that end with the script.
 set -euo pipefail
+
+if [ "$1" != --in-namespace ]; then
+    # Mounts and processes end with the namespaces.
+    exec unshare --mount --pid --fork --kill-child "$0" --in-namespace "$@"
+fi
+shift
+mount --make-rprivate /
 
 fresh=yes
 if [ "$1" = --here ]; then
@@ -15,12 +22,16 @@ deb=$(realpath "$1")
 # shellcheck source=/dev/null
 suite=${SUITE:-$(. /etc/os-release && echo "$VERSION_CODENAME")}
 
-if [ "${IN_NAMESPACE:-}" = "" ]; then
-    [ $fresh = yes ] || set -- --here "$1"
-    # Mounts and processes end with the namespaces.
-    exec env IN_NAMESPACE=yes unshare --mount --pid --fork --kill-child "$0" "$@"
+skip() { echo "test-package: $*" >&2; exit 77; }
+if [ $fresh = no ]; then
+    for own in /usr /var /etc; do
+        ! mountpoint -q $own || skip "$own is a file system of its own, which a layer above / does not contain"
+    done
+    for package in fuse3 openssh-client; do
+        dpkg-query -W -f '${db:Status-Status}' $package 2>/dev/null | grep -x installed >/dev/null ||
+            skip "the package $package is not installed"
+    done
 fi
-mount --make-rprivate /
 
 dir=$(mktemp -d)
 mount -t tmpfs -o mode=755 tmpfs "$dir"
@@ -34,7 +45,8 @@ if [ $fresh = yes ]; then
         { cat "$dir/log" >&2; exit 1; }
 fi
 root=$dir/root
-mount -t overlay -o "lowerdir=$system,upperdir=$dir/layer,workdir=$dir/work" overlay "$root"
+mount -t overlay -o "lowerdir=$system,upperdir=$dir/layer,workdir=$dir/work" overlay "$root" 2>"$dir/log" ||
+    { why=$(cat "$dir/log"); [ $fresh = no ] && skip "no layer can be mounted above /: $why"; echo "$why" >&2; exit 1; }
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 # What is below these belongs to the machine and its users.

@@ -247,6 +247,10 @@ fn the_package_is_installed_used_and_removed() {
 
     let mut test = Command::new(scripts.join("test-package.sh"));
     let ended = run(test.arg("--here").arg(made.stdout.trim_end()));
+    if ended.status.code() == Some(77) {
+        eprintln!("skipped: {}", ended.stderr.trim_end());
+        return;
+    }
     assert!(ended.status.success(), "{ended:?}");
     assert!(ended.stdout.ends_with("test-package: passed\n"), "{ended:?}");
 }
