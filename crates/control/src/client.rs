@@ -1,19 +1,21 @@
 //! The command's side: sends a request and waits for the reply with a deadline.
 
+use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::sync::mpsc;
+use std::path::{Component, Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use base::RemotePath;
 use cli::{OrProblem, Problem, printable};
 use mountinfo::Mount;
 use rustix::process::geteuid;
 
 use crate::inside::about;
-use crate::job::Tally;
-use crate::place::Connection;
+use crate::job::{self, Tally};
+use crate::place::{Connection, Place};
 use crate::profile::Profile;
 use crate::record::{self, Found};
 use crate::status::MountStatus;
@@ -126,21 +128,45 @@ pub fn patiently<T: Send + 'static>(
     loop {
         match done.recv_timeout(PATIENCE) {
             Ok(done) => return done.map_err(|error| unresolved(path, &error)),
-            Err(_) => check_around(path)?,
+            Err(RecvTimeoutError::Timeout) => check_around(path)?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(unresolved(path, &io::ErrorKind::Other.into()));
+            }
         }
     }
 }
 
-/// Fails if `path` is in a mount of this user whose daemon does not answer.
+/// Fails if `path` leads through a mount of this user whose daemon does not answer.
 fn check_around(path: &Path) -> Result<(), Problem> {
     let path = std::path::absolute(path).or_problem(about(path))?;
-    // From the outside, so that nothing inside of that mount is accessed.
-    let places: Vec<&Path> = path.ancestors().collect();
-    for place in places.into_iter().rev() {
-        let mount = mountinfo::find(place).ok().flatten().filter(record::is_ours);
-        let told = mount.map(|mount| find(&mount).and_then(|found| status(&found)));
-        if let Some(Err(why @ Silence::Hangs)) = told {
-            return Err(problem(place, why));
+    let reversed = |path: &Path| -> Vec<OsString> {
+        path.components().rev().map(|it| it.as_os_str().to_owned()).collect()
+    };
+    // From the outside, so that nothing inside of such a mount is accessed.
+    let (mut place, mut rest, mut links) = (PathBuf::new(), reversed(&path), 0);
+    let mut answering = Vec::new();
+    while let Some(name) = rest.pop() {
+        match Path::new(&name).components().next() {
+            Some(Component::ParentDir) => _ = place.pop(),
+            // The root replaces all before it.
+            _ => place.push(name),
+        }
+        let mount = mountinfo::containing(&place).ok().flatten().filter(record::is_ours);
+        if let Some(mount) = mount.filter(|mount| !answering.contains(&mount.device)) {
+            match find(&mount).and_then(|found| status(&found)) {
+                Err(why @ Silence::Hangs) => return Err(problem(&mount.mountpoint, why)),
+                // It may hang, too.
+                Err(Silence::Foreign(_)) => return Ok(()),
+                _ => answering.push(mount.device),
+            }
+        }
+        if let Ok(target) = std::fs::read_link(&place) {
+            links += 1;
+            if links > mountinfo::MAX_LINKS {
+                return Ok(());
+            }
+            place.pop();
+            rest.extend(reversed(&target));
         }
     }
     Ok(())
@@ -180,6 +206,14 @@ pub fn connections(found: &Found) -> Result<Vec<Connection>, Silence> {
     let asked = ask(found, Wish::Connections, &mut |_| {});
     match asked.map_err(|why| older(found, why, "checks of its hosts"))? {
         Reply::Connections(connections) => Ok(connections),
+        _ => Err(Silence::Garbled),
+    }
+}
+
+/// Where a path of the mount of the record `found` is.
+pub fn place(found: &Found, path: RemotePath) -> Result<Place, Silence> {
+    match ask(found, Wish::Place { path: job::Path(path) }, &mut |_| {})? {
+        Reply::Place(place) => Ok(*place),
         _ => Err(Silence::Garbled),
     }
 }

@@ -8,7 +8,7 @@ use cli::{OrProblem, Problem, printable};
 use mountinfo::Mount;
 
 use crate::place::Place;
-use crate::{Reply, Wish, client, job, record};
+use crate::{Wish, client, record};
 
 /// A path in a mount of sshoal.
 #[derive(Debug)]
@@ -62,11 +62,10 @@ impl Inside {
 
     /// Where the path is.
     pub fn place(&self) -> Result<Place, Problem> {
-        let wish = Wish::Place { path: job::Path(self.path.clone()) };
-        client::ask_mount(&self.mount.mountpoint, wish, &mut |_| {}, |reply| match reply {
-            Reply::Place(place) => Some(*place),
-            _ => None,
-        })
+        // Of this mount, and not of one that is at its place by now.
+        let found = client::find(&self.mount);
+        let place = found.and_then(|found| client::place(&found, self.path.clone()));
+        place.map_err(|why| client::problem(&self.mount.mountpoint, why))
     }
 }
 

@@ -118,7 +118,7 @@ pub fn is_alive(device: Device) -> bool {
 }
 
 /// Maximum number of symbolic links that lead to a mount point, as of the kernel for a path.
-const MAX_LINKS: u32 = 40;
+pub const MAX_LINKS: u32 = 40;
 
 /// The mount whose files a path shows; `path` is absolute and without symbolic links.
 ///

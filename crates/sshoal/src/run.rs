@@ -106,13 +106,14 @@ fn directory(named: Option<&Path>) -> Result<Inside, Problem> {
     let shown = named.unwrap_or(&path);
     let inside = inside::find(&path, shown)?;
     let me = geteuid().as_raw();
-    if let Some(owner) = inside.mount.owner.filter(|owner| *owner != me) {
+    if inside.mount.owner != Some(me) {
         // The daemon names the program that is run here.
+        let owner = inside.mount.owner;
+        let owner = owner.map_or_else(|| "unknown".to_owned(), |owner| owner.to_string());
         let why = format!("mounted by user {owner}; only that user may run commands through it");
         return Err(Problem::new(inside::about(&inside.mount.mountpoint), why));
     }
-    let metadata =
-        |path: &Path| std::fs::metadata(path).map_err(|error| client::unresolved(shown, &error));
+    let metadata = |path: &Path| client::patiently(path, |path| std::fs::metadata(path));
     let found = metadata(&path)?;
     if !found.is_dir() {
         return Err(Problem::new(inside::about(shown), "not a directory"));

@@ -56,7 +56,7 @@ pub fn perhaps_removed(path: &Path) -> io::Result<PathBuf> {
 fn find(paths: &[PathBuf], resolve: Resolve, all: &mut Tally) -> Result<Vec<Places>, Problem> {
     let mut found: Vec<Places> = Vec::new();
     for (number, typed) in paths.iter().enumerate() {
-        let resolved = resolve(typed).map_err(|error| client::unresolved(typed, &error));
+        let resolved = client::patiently(typed, resolve);
         let Inside { mount, path } = match resolved.and_then(|path| inside::find(&path, typed)) {
             Ok(inside) => inside,
             Err(problem) if found.is_empty() && number + 1 == paths.len() => return Err(problem),

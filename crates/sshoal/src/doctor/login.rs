@@ -124,8 +124,14 @@ pub struct Line {
 impl Line {
     /// The ssh of the mount, with these options before its own.
     pub fn of_ssh(dialer: &Dialer, options: &str) -> Line {
-        let ssh = printable(&dialer.config().ssh_command);
-        Line::to(dialer, &format!("{ssh}{options}"))
+        let command = printable(&dialer.config().ssh_command);
+        // The rest may contain a password, as in `sshpass -p SECRET ssh`.
+        let Some((program, _)) = command.split_once(char::is_whitespace) else {
+            return Line::to(dialer, &format!("{command}{options}"));
+        };
+        let mut line = Line::to(dialer, &format!("{program} …{options}"));
+        line.names.push(command);
+        line
     }
 
     /// `program` with the options of the connection that ssh and ssh-copy-id have, and the host.
@@ -198,8 +204,13 @@ mod tests {
         let args =
             ["-i", "/k", "-F/my config", "-J", "gate", "-C", "-oUser=bob", "-oTCPKeepAlive=no"];
         config.args = args.map(Into::into).into();
-        let dialer = Dialer::new(config, Arc::new(|_: &str| {})).unwrap();
-        let line = Line::of_ssh(&dialer, "");
+        let mut with_password = config.clone();
+        with_password.ssh_command = "sshpass -p SECRET ssh".into();
+        let dialer = |config| Dialer::new(config, Arc::new(|_: &str| {})).unwrap();
+        let line = Line::of_ssh(&dialer(with_password), " -v");
+        assert!(line.text.starts_with("sshpass … -v -p 7 "), "{}", line.text);
+        assert!(line.names.iter().any(|name| name == "sshpass -p SECRET ssh"));
+        let line = Line::of_ssh(&dialer(config), "");
         let rest = "-p 7 -F '/my config' -oProxyJump=gate -oUser=bob -oTCPKeepAlive=no ann@host";
         assert_eq!(line.text, format!("ssh {rest}"));
         let check = line.name(Check::fine("login", ""));

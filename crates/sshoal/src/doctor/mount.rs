@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::process::geteuid;
 
-use cli::{Problem, printable};
+use cli::printable;
 use control::client;
 use control::place::Connection;
 use control::seen;
@@ -29,10 +29,13 @@ pub fn check(checks: &mut Checks, place: &Path) -> anyhow::Result<()> {
         }
     };
     let Some(state) = &seen.status else {
-        // One that is dead or hangs was reported with all others.
-        if dead(&seen, place).is_none() {
+        let check = dead(&seen, place).unwrap_or_else(|| {
             let why = seen.why.unwrap_or_default();
-            checks.add(Check::unknown("mount", format!("{shown}: {why}")));
+            Check::unknown("mount", format!("{shown}: {why}"))
+        });
+        // One that is dead or hangs was usually reported with all others.
+        if checks.all.iter().all(|it| it.found != check.found) {
+            checks.add(check);
         }
         return Ok(());
     };
@@ -40,14 +43,7 @@ pub fn check(checks: &mut Checks, place: &Path) -> anyhow::Result<()> {
     if let Some(lost) = &state.lost {
         checks.add(Check::wrong("lost data", lost));
     }
-    // Its daemon names the program that would be run here.
-    let foreign = seen.owner.filter(|owner| *owner != geteuid().as_raw());
-    let reached = match foreign {
-        Some(owner) => {
-            Err(format!("mounted by user {owner}; only that user may log in as it does"))
-        }
-        None => connections(place).map_err(|problem| problem.to_string()),
-    };
+    let reached = connections(place);
     let runtime = process::runtime(1)?;
     for source in &state.sources {
         runtime.block_on(check_source(checks, source, &reached));
@@ -56,10 +52,16 @@ pub fn check(checks: &mut Checks, place: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn connections(place: &Path) -> Result<Vec<Connection>, Problem> {
-    let mount = client::mount_at(place)?;
+/// How the daemon of the mount at `place` connects. The error is why no other process may do so.
+fn connections(place: &Path) -> Result<Vec<Connection>, String> {
+    let mount = client::mount_at(place).map_err(|problem| problem.to_string())?;
+    // Its daemon names the program that would be run here. `seen` may be of another mount.
+    if mount.owner != Some(geteuid().as_raw()) {
+        let owner = mount.owner.map_or_else(|| "unknown".to_owned(), |owner| owner.to_string());
+        return Err(format!("mounted by user {owner}; only that user may log in as it does"));
+    }
     let connections = client::find(&mount).and_then(|found| client::connections(&found));
-    connections.map_err(|why| client::problem(place, why))
+    connections.map_err(|why| client::problem(place, why).to_string())
 }
 
 async fn check_source(
@@ -68,6 +70,7 @@ async fn check_source(
     reached: &Result<Vec<Connection>, String>,
 ) {
     for (index, host) in source.hosts.iter().enumerate() {
+        checks.names.extend([source.source.clone(), host.host.clone()]);
         checks.add(self::host(host));
         match &host.direct {
             Some(address) => checks.add(Check::fine("direct", format!("TLS 1.3 to {address}"))),

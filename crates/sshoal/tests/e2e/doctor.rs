@@ -106,6 +106,11 @@ fn a_mount_is_checked_by_its_daemon() {
     let directory = check(&document, "directory")["found"].as_str().unwrap();
     assert_eq!(Path::new(directory), world.served("").canonicalize().unwrap());
     assert_eq!(names(world.served("")), ["file"]);
+    let report = world.local("report.json");
+    checked(&["--json", "--hide-names", "--bundle", report.to_str().unwrap()]);
+    let text = fs::read_to_string(&report).unwrap();
+    assert!(text.contains(": connected, 1 session"), "{text}");
+    assert!(!text.contains(world.sshd().alias()), "{text}");
     let ended = checked(&["-p", "22"]);
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
     assert!(ended.stderr.contains("options: only for a source"), "{ended:?}");
@@ -198,6 +203,51 @@ fn a_mount_of_another_user_is_unknown() {
     assert_eq!(mount_check["verdict"], "unknown", "{document}");
     let found = mount_check["found"].as_str().unwrap();
     assert!(found.starts_with(&format!("{place}: mounted by user 0; only that user")), "{found}");
+    mount.unmount();
+}
+
+/// Whose `ssh_command` root would run.
+#[test]
+fn root_does_not_log_in_as_a_mount_of_another_user_does() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: it takes root to be several users");
+        return;
+    }
+    let world = World::new();
+    fs::set_permissions(world.local(""), fs::Permissions::from_mode(0o755)).unwrap();
+    let key = copied_key(&world);
+    let known = world.local("known_hosts");
+    fs::copy(world.sshd().dir().join("known_hosts"), &known).unwrap();
+    fs::set_permissions(&known, fs::Permissions::from_mode(0o644)).unwrap();
+    let values = [("IdentityFile", &*key), ("UserKnownHostsFile", known.to_str().unwrap())];
+    let config = changed_config(&world, &values);
+    let program = world.local("sshoal");
+    sandbox::copy_program(program_path().as_ref(), &program).unwrap();
+    let (starts, ssh, place) = (world.local("starts"), world.local("ssh"), world.mountpoint());
+    fs::write(&starts, "").unwrap();
+    let script = format!("#!/bin/sh\necho >>'{}'\nexec ssh \"$@\"\n", starts.display());
+    fs::write(&ssh, script).unwrap();
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+    for own in [key.as_ref(), &*starts, &*place] {
+        std::os::unix::fs::chown(own, Some(5), Some(60)).unwrap();
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "5", "--regid", "60", "--clear-groups", "--"]).arg(&program);
+    command.arg("-f").arg("-F").arg(config).arg(world.source()).arg(&place);
+    command.args(["-o", &format!("ssh_command={}", ssh.display())]).current_dir("/");
+    command.env_remove("SSH_AUTH_SOCK").env_remove("XDG_RUNTIME_DIR");
+    let mount = Mount::start(command, place);
+    let started = fs::read(&starts).unwrap();
+    assert!(!started.is_empty());
+    let document: Value = serde_json::from_str(
+        &run(crate::world::program().args(["doctor", "--json"]).arg(mount.place())).stdout,
+    )
+    .unwrap();
+    let login = check(&document, "login");
+    assert_eq!(login["verdict"], "unknown", "{document}");
+    let found = login["found"].as_str().unwrap();
+    assert!(found.starts_with("not tried: mounted by user 5; only that user"), "{document}");
+    assert_eq!(fs::read(&starts).unwrap(), started);
     mount.unmount();
 }
 

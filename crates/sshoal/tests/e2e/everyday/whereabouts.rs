@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::{ready, run_in};
 use crate::mount::Mount;
 use crate::process::{Ended, run, run_within};
-use crate::world::{World, program};
+use crate::world::{World, program, program_path};
 
 fn place_of(words: &[&str], path: &Path) -> Ended {
     run(program().arg("where").args(words).arg(path))
@@ -63,26 +63,36 @@ fn a_path_in_a_mount_whose_daemon_hangs_is_an_error() {
     let world = World::new();
     fs::create_dir(world.served("dir")).unwrap();
     let mount = ready(world.mount(&[]));
-    let place = mount.place().to_str().unwrap();
-    let inside = mount.at("dir/new");
+    let said = format!("'{}': no reply within 2 s", mount.place().display());
+    let (dir, inside) = (mount.at("dir"), mount.at("dir/new"));
+    let link = world.local("link");
+    std::os::unix::fs::symlink(&dir, &link).unwrap();
+    let inside = inside.to_str().unwrap();
+    let assert_told = |code: i32, command: &mut Command| {
+        let ended = run_within(Duration::from_secs(60), command);
+        assert_eq!(ended.status.code(), Some(code), "{command:?}: {ended:?}");
+        assert!(ended.stderr.contains(&said), "{command:?}: {ended:?}");
+    };
+    // In a directory that the kernel knows already.
+    let mut current = Command::new("sh");
+    let script = "kill -STOP \"$1\" && exec \"$2\" run true";
+    current.args(["-c", script, "sh", &mount.daemon().pid().to_string()]).arg(program_path());
+    current.env_remove("SSH_AUTH_SOCK").env_remove("XDG_RUNTIME_DIR").current_dir(&dir);
+    assert_told(125, &mut current);
     mount.daemon().stop();
-    for (words, code) in [
-        (&["where"][..], 1),
-        (&["stats"], 1),
-        (&["profile"], 1),
-        (&["set"], 1),
-        (&["umount"], 1),
-        (&["run", "true", "-C"], 125),
+    for words in [
+        &["where", inside][..],
+        &["where", link.join("new").to_str().unwrap()],
+        &["stats", inside],
+        &["profile", inside],
+        &["set", inside],
+        &["umount", inside],
+        &["cache", "check", inside],
+        &["cache", "unpin", inside],
     ] {
-        let (command, rest) = words.split_first().unwrap();
-        let (rest, option) = rest.split_at(rest.len() / 2);
-        let mut program = program();
-        program.arg(command).args(option).arg(&inside).args(rest);
-        let ended = run_within(Duration::from_secs(60), &mut program);
-        assert_eq!(ended.status.code(), Some(code), "{words:?}: {ended:?}");
-        let said = format!("'{place}': no reply within 2 s");
-        assert!(ended.stderr.contains(&said), "{words:?}: {ended:?}");
+        assert_told(1, program().args(words));
     }
+    assert_told(125, program().args(["run", "-C", inside, "true"]));
     mount.daemon().signal(Signal::CONT);
     mount.unmount();
 }
