@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use cli::{OrProblem, Problem, printable};
 
 use crate::mount::server_arguments::{flag_words, portable};
+use crate::unit;
 
 /// The words of the command line.
 #[derive(Debug, clap::Args)]
@@ -48,9 +49,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
 
 fn master(arguments: &Arguments) -> Result<String, Problem> {
     let at = plain_path("--at", &arguments.at)?;
-    if arguments.at.parent().is_none() {
-        return Err(Problem::new("--at", "would hide all files of this machine"));
-    }
+    unit::normal(&arguments.at)?;
     let map = plain_path("--map", &arguments.map)?;
     Ok(format!("{at} program:{map} --timeout={}\n", arguments.timeout))
 }
@@ -218,6 +217,7 @@ mod tests {
         assert!(said(&at("/s\nh")).contains("absolute path"));
         assert!(said(&at("/")).contains("would hide all files"));
         assert!(said(&at("//")).contains("would hide all files"));
+        assert!(said(&at("/x/..")).contains("'/x/..': contains '..'"));
         assert!(!map(&arguments(&[""]), "").unwrap().contains("sshoal,"));
         let user = |name: &str| Arguments { user: Some(name.to_owned()), ..arguments(&[]) };
         assert!(said(&user("-x")).contains("not a valid name"));

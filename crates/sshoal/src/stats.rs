@@ -209,10 +209,10 @@ fn repeat(
     let mut next = Instant::now();
     let mut printed = 0;
     let mut intervals = 0;
+    let mut code = EXIT_OK;
     loop {
         let mut out = String::new();
         let mut ended = Vec::new();
-        let mut code = EXIT_OK;
         for (index, mount) in watched.iter_mut().enumerate() {
             match mount.sample() {
                 Seen::First => {}

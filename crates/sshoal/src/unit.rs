@@ -143,11 +143,11 @@ fn find_in_system(places: &Places, name: &OsStr) -> Result<SavedMount, Problem> 
     })
 }
 
-/// The mount point as systemd wants it: absolute, without `.`, `..` and repeated slashes.
-fn normal(path: &Path) -> Result<PathBuf, Problem> {
+/// A mount point in a file that others read: absolute, without `.`, `..` and repeated slashes.
+pub fn normal(path: &Path) -> Result<PathBuf, Problem> {
     let absolute = std::path::absolute(path).or_problem(about(path))?;
     if absolute.components().any(|part| part == Component::ParentDir) {
-        return Err(Problem::new(about(path), "contains '..', which systemd does not accept"));
+        return Err(Problem::new(about(path), "contains '..'"));
     }
     if absolute.parent().is_none() {
         return Err(Problem::new(about(path), "would hide all files of this machine"));
