@@ -112,7 +112,8 @@ pub fn printable(text: impl AsRef<OsStr>) -> String {
 pub fn word(text: impl AsRef<OsStr>) -> String {
     let bytes = text.as_ref().as_bytes();
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_@%+=:,./-".contains(byte);
-    if !bytes.is_empty() && bytes.iter().all(is_plain) {
+    // zsh expands `=ls` to the path of ls.
+    if !bytes.is_empty() && bytes[0] != b'=' && bytes.iter().all(is_plain) {
         return printable(text);
     }
     match base::shell::quote(bytes).map(|quoted| base::printable(&quoted)) {
@@ -248,6 +249,7 @@ mod tests {
             b"/a\nb 7",
             b"/\x1b[2J'\\",
             b"/\xff\xc3\xa4",
+            b"=ls",
         ];
         for text in texts {
             let shown = word(OsString::from_vec(text.to_vec()));
