@@ -178,10 +178,10 @@ fn noise(runs: &[(&Results, Index<'_>); 2], measure: &str, subject: &str) -> f64
 /// Factor that two deviations of single rounds of both runs explain.
 fn spread_of_both(old: &[f64], new: &[f64]) -> f64 {
     let deviation = |values: &[f64]| {
-        let logs: Vec<f64> = values.iter().map(|value| value.ln()).collect();
-        let spread = Spread::of(&logs).filter(|_| logs.len() >= ENOUGH);
-        let deviation = spread.map(|it| (it.high - it.low) / QUARTILES_TO_SIGMA);
-        deviation.filter(|deviation| deviation.is_finite()).unwrap_or(0.0)
+        let spread = Spread::of(values).filter(|_| values.len() >= ENOUGH);
+        // From nothing to something it is infinite; of nothing alone, NaN.
+        let deviation = spread.map(|it| (it.high / it.low).ln() / QUARTILES_TO_SIGMA);
+        deviation.filter(|deviation| !deviation.is_nan()).unwrap_or(0.0)
     };
     (DEVIATIONS * deviation(old).hypot(deviation(new))).exp()
 }

@@ -15,7 +15,7 @@ pub struct Measure {
     pub cache: Cache,
 }
 
-/// Behind the id of a measure that is cold for other subjects, where caches were as they were.
+/// Suffix of the id of a measure for subjects whose caches cannot be dropped.
 pub(crate) const AS_CACHED: &str = "-as-cached";
 
 /// Units of values.

@@ -160,7 +160,7 @@ const LEAST_COUNT: u32 = 50;
 /// Least number of files of media.
 const LEAST_MEDIA: u32 = 5;
 
-/// Least number of modules of a generated program, so that there is something to link.
+/// Least number of modules of a generated program.
 const LEAST_MODULES: u32 = 1;
 
 /// Shortest timed test of a scaled run, as in a quick one.

@@ -10,7 +10,7 @@ use super::{CostChange, spread_of_both};
 pub(super) struct Cost {
     name: &'static str,
     unit: &'static str,
-    /// One of the shown unit.
+    /// How many of the measured unit are one of the shown.
     one: f64,
     /// A smaller difference says nothing.
     least: f64,
@@ -85,6 +85,7 @@ impl Cost {
         let (old, new) = old.zip(new)?;
         let noise = spread_of_both(&each[0], &each[1]);
         let (low, high) = (old.min(new), old.max(new));
+        let is_chance = noise.is_infinite() || high <= low * noise.max(1.0 + tolerance);
         Some(CostChange {
             measure: measure.clone(),
             subject: subject.clone(),
@@ -93,7 +94,7 @@ impl Cost {
             old: old / self.one,
             new: new / self.one,
             noise,
-            is_same: high - low < self.least || high <= low * noise.max(1.0 + tolerance),
+            is_same: high - low < self.least || is_chance,
         })
     }
 }

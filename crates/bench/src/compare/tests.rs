@@ -75,6 +75,13 @@ fn what_noise_explains_is_no_regression() {
 }
 
 #[test]
+fn a_run_with_nothing_and_something_has_infinite_noise() {
+    let (some, steady) = ([0.0, 0.0, 5.0, 6.0, 7.0], [9.0; 5]);
+    assert_eq!(spread_of_both(&some, &steady), f64::INFINITY);
+    assert_eq!(spread_of_both(&steady, &[0.0; 5]), 1.0);
+}
+
+#[test]
 fn a_peer_does_not_decide() {
     let old = run(&BEFORE, &BEFORE).results;
     let comparison = compare(&old, &run(&BEFORE, &scaled(0.5)).results, 0.1);

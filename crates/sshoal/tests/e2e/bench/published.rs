@@ -163,16 +163,6 @@ fn large_build() {
             assert_eq!(cell.starts_with('–'), columns[number].contains("remounted"), "{row:?}");
         }
     }
-    // The helper served those that are to be served by it, and data went past ssh.
-    let requests = |name: &str| -> u64 {
-        let samples = repeated.results.samples.iter().filter(|it| it.subject == name);
-        let counted = samples.filter_map(|sample| match &sample.outcome {
-            Outcome::Measured(measured) => measured.requests.as_ref(),
-            Outcome::Failed { .. } => None,
-        });
-        counted.map(|it| it.server.values().sum::<u64>()).sum()
-    };
-    assert!(requests("sshoal") > 0 && requests(modes[1]) > 0 && requests(modes[2]) > 0);
 }
 
 #[test]
