@@ -51,13 +51,6 @@ pub(super) struct Pages {
     past_racy_window: bool,
 }
 
-impl Pages {
-    /// Whether they are of the content that `attr` names, unless it is racy.
-    fn are_of(&self, attr: &Attr) -> bool {
-        self.validator == Validator::of(attr) && may_be_equal(self.change, attr.change())
-    }
-}
-
 /// Whether both attributes may be of one content.
 pub(crate) fn may_be_same_content(one: &Attr, other: &Attr) -> bool {
     Validator::of(one) == Validator::of(other) && may_be_equal(one.change(), other.change())
@@ -80,8 +73,18 @@ impl State {
 
     /// Whether the kernel's pages, if it has any, are of the content that `attr` names.
     pub(crate) fn has_pages(&self, attr: &Attr, trust_racy: bool) -> bool {
-        self.pages()
-            .is_some_and(|pages| pages.are_of(attr) && (pages.past_racy_window || trust_racy))
+        self.pages().is_some_and(|pages| {
+            pages.validator == Validator::of(attr)
+                && (!self.compares_changes(attr) || may_be_equal(pages.change, attr.change()))
+                && (pages.past_racy_window || trust_racy)
+        })
+    }
+
+    /// Whether pages are compared by changes. Without an identity, another change may be that of
+    /// another file. Descriptors of the older file would fill the pages with its content: while
+    /// there are any, the pages stay those of the older file.
+    fn compares_changes(&self, attr: &Attr) -> bool {
+        attr.id().is_some() || !self.open.iter().any(|open| open.cached)
     }
 
     /// Whether the kernel's pages are of the content that `attr` names. If not, the caller makes
@@ -105,7 +108,9 @@ impl State {
             let past_racy_window = age > MAX_CLOCK_SKEW + 1 || seen_for >= RACY_WINDOW;
             let change = attr.change();
             self.active().pages = Some(Pages { validator, change, past_racy_window });
-        } else if let Some(pages) = &mut self.active().pages {
+        } else if self.compares_changes(attr)
+            && let Some(pages) = &mut self.active().pages
+        {
             pages.change = attr.change();
         }
         kept
