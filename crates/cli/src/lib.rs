@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn a_shell_reads_a_word_as_it_was_and_a_terminal_shows_it() {
-        let texts: [&[u8]; 7] = [
+        let texts: [&[u8]; 8] = [
             b"/plain-1.x",
             b"",
             b"/a b",
