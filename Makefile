@@ -36,8 +36,8 @@ ZSH_COMPLETION = $(DESTDIR)$(ZSHDIR)/_sshoal
 FISH_COMPLETION = $(DESTDIR)$(DATADIR)/fish/vendor_completions.d/sshoal.fish
 FUZZ_TARGETS ?= $(basename $(notdir $(wildcard fuzz/fuzz_targets/*.rs)))
 
-.PHONY: build static dist test-package test-source lint-packages setup demo bench test test-big soak posix check format lint doc \
-	install uninstall fuzz clean
+.PHONY: build static dist test-package test-source lint-packages setup demo bench test test-big soak \
+	posix check format lint doc install uninstall fuzz clean
 
 build: $(LICENSES)
 	$(CARGO) build --release -p sshoal

@@ -181,6 +181,17 @@ pub fn find(mount: &Mount) -> Result<Found, Silence> {
     }
 }
 
+/// Succeeds for the owner of `mount`. For others, its daemon must not decide what runs here: the
+/// error says that only the owner may `do_what`.
+pub fn only_own(mount: &Mount, do_what: &str) -> Result<(), String> {
+    let owner = match mount.owner {
+        Some(owner) if owner == geteuid().as_raw() => return Ok(()),
+        Some(owner) => owner.to_string(),
+        None => "unknown".to_owned(),
+    };
+    Err(format!("mounted by user {owner}; only that user may {do_what}"))
+}
+
 /// The status with the counters of the mount of the record `found`.
 pub fn stats(found: &Found) -> Result<Box<MountStatus>, Silence> {
     match ask(found, Wish::Stats, &mut |_| {}).map_err(|why| older(found, why, "statistics"))? {

@@ -81,39 +81,16 @@ pub(crate) enum Outcome {
     Unknown(&'static str),
 }
 
-/// A request that changes names.
+/// A request that changes names. Without `perm`, the server decides the permissions of a directory.
 #[derive(Clone, Copy)]
 enum NameRequest<'a> {
-    /// Without `perm`: with the permissions that the server gives.
-    Mkdir {
-        path: &'a RemotePath,
-        perm: Option<u32>,
-    },
-    Mknod {
-        path: &'a RemotePath,
-        kind: FileKind,
-        perm: u32,
-        device: (u32, u32),
-    },
-    Symlink {
-        target: &'a [u8],
-        path: &'a RemotePath,
-    },
-    Link {
-        existing: &'a RemotePath,
-        new: &'a RemotePath,
-    },
-    Rmdir {
-        path: &'a RemotePath,
-    },
-    Unlink {
-        path: &'a RemotePath,
-    },
-    Rename {
-        from: &'a RemotePath,
-        to: &'a RemotePath,
-        mode: RenameMode,
-    },
+    Mkdir { path: &'a RemotePath, perm: Option<u32> },
+    Mknod { path: &'a RemotePath, kind: FileKind, perm: u32, device: (u32, u32) },
+    Symlink { target: &'a [u8], path: &'a RemotePath },
+    Link { existing: &'a RemotePath, new: &'a RemotePath },
+    Rmdir { path: &'a RemotePath },
+    Unlink { path: &'a RemotePath },
+    Rename { from: &'a RemotePath, to: &'a RemotePath, mode: RenameMode },
 }
 
 impl<'a> NameRequest<'a> {

@@ -28,7 +28,7 @@ use cli::signals::HandledSignal;
 use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, printable};
 use control::place::{Host, Place};
 use control::{Wish, client};
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::SignalKind;
 use tokio::sync::oneshot;
@@ -105,14 +105,9 @@ fn directory(named: Option<&Path>) -> Result<Inside, Problem> {
     };
     let shown = named.unwrap_or(&path);
     let inside = inside::find(&path, shown)?;
-    let me = geteuid().as_raw();
-    if inside.mount.owner != Some(me) {
-        // The daemon names the program that is run here.
-        let owner = inside.mount.owner;
-        let owner = owner.map_or_else(|| "unknown".to_owned(), |owner| owner.to_string());
-        let why = format!("mounted by user {owner}; only that user may run commands through it");
-        return Err(Problem::new(inside::about(&inside.mount.mountpoint), why));
-    }
+    // The daemon names the program that is run here.
+    client::only_own(&inside.mount, "run commands through it")
+        .map_err(|why| Problem::new(inside::about(&inside.mount.mountpoint), why))?;
     let metadata = |path: &Path| client::patiently(path, |path| std::fs::metadata(path));
     let found = metadata(&path)?;
     if !found.is_dir() {

@@ -4,8 +4,6 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-use rustix::process::geteuid;
-
 use cli::printable;
 use control::client;
 use control::place::Connection;
@@ -56,10 +54,7 @@ pub fn check(checks: &mut Checks, place: &Path) -> anyhow::Result<()> {
 fn connections(place: &Path) -> Result<Vec<Connection>, String> {
     let mount = client::mount_at(place).map_err(|problem| problem.to_string())?;
     // Its daemon names the program that would be run here. `seen` may be of another mount.
-    if mount.owner != Some(geteuid().as_raw()) {
-        let owner = mount.owner.map_or_else(|| "unknown".to_owned(), |owner| owner.to_string());
-        return Err(format!("mounted by user {owner}; only that user may log in as it does"));
-    }
+    client::only_own(&mount, "log in as it does")?;
     let connections = client::find(&mount).and_then(|found| client::connections(&found));
     connections.map_err(|why| client::problem(place, why).to_string())
 }

@@ -141,7 +141,7 @@ fn an_unreachable_host_of_a_mount_is_named_with_the_reason() {
     mount.unmount();
 }
 
-/// Neither a mount that waits for its first use, nor one that is offline, wants a connection.
+/// It waits for its first use.
 #[test]
 fn a_mount_that_is_not_connected_stays_so() {
     let world = World::new();

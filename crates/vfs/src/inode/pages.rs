@@ -84,7 +84,12 @@ impl State {
     /// another file. Descriptors of the older file would fill the pages with its content: while
     /// there are any, the pages stay those of the older file.
     fn compares_changes(&self, attr: &Attr) -> bool {
-        attr.id().is_some() || !self.open.iter().any(|open| open.cached)
+        attr.id().is_some() || !self.fills_pages()
+    }
+
+    /// Whether reads through an open descriptor fill the kernel's pages.
+    fn fills_pages(&self) -> bool {
+        self.open.iter().any(|open| open.cached)
     }
 
     /// Whether the kernel's pages are of the content that `attr` names. If not, the caller makes
@@ -122,9 +127,7 @@ impl State {
     pub(crate) fn may_be_other_file(&self, attr: &Attr) -> bool {
         let validator = Validator::of(attr);
         let racy = |pages: Pages| pages.validator == validator && !pages.past_racy_window;
-        self.changes_begun() == 0
-            && self.pages().is_some_and(racy)
-            && self.open.iter().any(|open| open.cached)
+        self.changes_begun() == 0 && self.pages().is_some_and(racy) && self.fills_pages()
     }
 
     /// The file is being opened for writing, and has the attributes `attr`.

@@ -86,7 +86,7 @@ impl Repeated {
     }
 }
 
-/// Peers that only `scripts/setup.sh --bench` installs, or nobody has.
+/// Peers that `scripts/setup.sh --bench` installs, or that are not packaged.
 const OPTIONAL: &[&str] = &["nfs-user", "sshfsm"];
 
 /// The columns of iozone.
