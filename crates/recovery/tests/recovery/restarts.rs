@@ -258,6 +258,37 @@ async fn a_flushed_handle_proved_that_the_server_had_not_restarted() {
     }
 }
 
+/// As above, but the file is opened again before the close has been answered.
+#[tokio::test(start_paused = true)]
+async fn a_handle_proves_before_its_close_is_answered_that_the_server_had_not_restarted() {
+    let stage = Stage::new();
+    stage.server().put_file("f", "");
+    stage.faulty.set_write_verifier("the only run");
+    let first = stage.open("f", super::stage::appending()).await;
+    stage.put(first, 0, "mine ").await.unwrap();
+    let gate = stage.faulty.hold_answer(Call::Finish, 1);
+    let mut flush = stage.recovering.flush(first);
+    while stage.faulty.calls(Call::Finish) == 0 {
+        assert!(poll_once(&mut flush).is_pending());
+        others_run().await;
+    }
+    stage.server().put_file("f", "of another mine ");
+    let path = path("f");
+    let mut open = stage.recovering.open(&path, super::stage::appending());
+    assert!(poll_once(&mut open).is_pending());
+    others_run().await;
+    gate.release();
+    flush.await.unwrap();
+    let second = open.await.unwrap().fh;
+    stage.put(second, 0, "second").await.unwrap();
+    stage.recovering.fsync(second).await.unwrap();
+    assert_eq!(stage.content("f"), "of another mine second");
+    for fh in [first, second] {
+        stage.recovering.close(fh);
+    }
+    stage.nothing_leaked().await;
+}
+
 /// The verifier of synced writes is not that of later ones.
 #[tokio::test(start_paused = true)]
 async fn an_unnoticed_restart_before_a_write_is_no_loss_of_it() {
