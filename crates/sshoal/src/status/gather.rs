@@ -203,10 +203,12 @@ fn source(source: &Source, usual_pool: PoolMode, is_counted: bool) -> SourceStat
         ConnectionState::Connected => None,
         ConnectionState::Disconnected { since, error } => Some((since, error)),
     });
-    let is_idle = !hosts.is_empty() && hosts.iter().all(|host| host.state == State::Idle);
+    let all_are = |state| !hosts.is_empty() && hosts.iter().all(|host| host.state == state);
     let state = match away {
         Some(_) => State::Reconnecting,
-        None if is_idle => State::Idle,
+        // No call has met the loss yet.
+        None if all_are(State::Reconnecting) => State::Reconnecting,
+        None if all_are(State::Idle) => State::Idle,
         None => State::Connected,
     };
     // The reason reported by a host is more specific than an error number.
@@ -218,7 +220,10 @@ fn source(source: &Source, usual_pool: PoolMode, is_counted: bool) -> SourceStat
         presence: "required".to_owned(),
         state,
         state_ms: away.map(|(since, _)| elapsed(since)),
-        why: away.map(|(_, why)| said.unwrap_or_else(|| why.to_string())),
+        why: match away {
+            Some((_, why)) => Some(said.unwrap_or_else(|| why.to_string())),
+            None => said.filter(|_| state == State::Reconnecting),
+        },
         waiting_calls: told.map_or(0, |told| told.calls_waiting as u64),
         unacknowledged_bytes: told.map_or(0, |told| told.bytes_unacknowledged),
         unsynced_files: told.map_or(0, |told| told.files_unsynced as u64),

@@ -76,6 +76,23 @@ fn data_goes_past_ssh_and_the_status_says_so() {
     });
 }
 
+#[test]
+fn doctor_measures_a_direct_connection() {
+    let site = Site::new(LinkOptions::default());
+    let mut doctor = program();
+    doctor.args(["doctor", "--json", "-F"]).arg(site.world.sshd().config_path());
+    let ended = run(doctor.args(["-o", &site.options, "-o", "direct=yes", &site.world.source()]));
+    let document: Value = serde_json::from_str(&ended.stdout).unwrap();
+    let checks = document["checks"].as_array().unwrap();
+    let direct = checks.iter().find(|check| check["what"] == "direct").unwrap();
+    let found = direct["found"].as_str().unwrap();
+    let expected = format!("TLS 1.3 to 127.0.0.1:{}, ", site.link.port());
+    let rate = found.strip_prefix(&expected).unwrap_or_else(|| panic!("{document}"));
+    let rate: u32 = rate.strip_suffix(" MB/s from the server").unwrap().parse().unwrap();
+    assert!(rate > 0, "{document}");
+    assert!(site.link.bytes_from_target() > 1_000_000, "{document}");
+}
+
 /// Programs notice nothing, whichever of the two connections breaks.
 #[test]
 fn without_tcp_the_mount_goes_on_through_ssh() {

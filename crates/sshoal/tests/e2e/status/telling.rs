@@ -65,12 +65,13 @@ fn status_shows_an_unreachable_host_and_waiting_calls() {
     let link = hosts.fleet.link("alpha");
     link.refuse();
     link.cut();
+    let source = || status(mount.place())["status"]["sources"][0].clone();
+    eventually(SHOWN, "reconnecting without a call", || source()["state"] == "reconnecting");
     let path = mount.at("file");
     let reader = std::thread::spawn(move || fs::read_to_string(path).unwrap());
-    let source = || status(mount.place())["status"]["sources"][0].clone();
-    eventually(SHOWN, "reconnecting", || {
+    eventually(SHOWN, "a call waits", || {
         let source = source();
-        source["state"] == "reconnecting" && source["waiting_calls"].as_u64() > Some(0)
+        source["state_ms"].is_u64() && source["waiting_calls"].as_u64() > Some(0)
     });
     let away = source();
     assert!(away["why"].as_str().is_some_and(|why| !why.is_empty()), "{away}");
