@@ -33,7 +33,7 @@ use std::process::ExitCode;
 
 pub use occupied::{is_dead, probe};
 
-use cli::{EXIT_OK, Problem, printable};
+use cli::{EXIT_OK, Problem, printable, word};
 
 use crate::background::{self, Side};
 use crate::config_file::{Configuration, Places};
@@ -123,11 +123,11 @@ fn resolve_mountpoint(request: &mut MountRequest) -> Result<(), Problem> {
             base::Errno::ENOTCONN => match fuse_mount_around(typed) {
                 Some((place, command)) => problem.hint(format!(
                     "a dead mount whose daemon has ended; `{command} {}` removes it",
-                    printable(place)
+                    word(place)
                 )),
                 None => problem,
             },
-            base::Errno::ENOENT => problem.hint(format!("mkdir '{}'", printable(typed))),
+            base::Errno::ENOENT => problem.hint(format!("mkdir {}", word(typed))),
             _ => problem,
         }
     })?;
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(resolve(Path::new("/dev/fd/3")), Ok("/dev/fd/3".into()));
         let missing = resolve(&dir.path().join("no\ndir")).unwrap_err();
         assert!(missing.contains("/no\\ndir': No such file"), "{missing}");
-        assert!(missing.contains("\n  mkdir '"), "{missing}");
+        assert!(missing.contains("\n  mkdir $'"), "{missing}");
         let file = resolve(Path::new("/etc/passwd")).unwrap_err();
         assert_eq!(file, "mount point '/etc/passwd': not a directory");
         assert!(!is_open_descriptor(Path::new("/dev/fd/")));

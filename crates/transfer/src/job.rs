@@ -109,8 +109,8 @@ pub enum JobError {
     NoSource,
     /// Two sources have the same names at the target.
     #[error(
-        "two sources become \"{0}\" at the target, and would overwrite each other; copy them one \
-         after the other, or into different directories"
+        "two sources become {}, and would overwrite each other; copy them one after the other, or \
+         into different directories", at_target(.0)
     )]
     SameName(RemotePath),
     /// The target is not a directory.
@@ -133,6 +133,13 @@ impl Job {
         }
         let to: Vec<_> = self.sources.iter().map(|source| source.to.clone()).collect();
         check_names(&to)
+    }
+}
+
+fn at_target(path: &RemotePath) -> String {
+    match path.is_root() {
+        true => "the target itself".to_owned(),
+        false => format!("\"{path}\" at the target"),
     }
 }
 
@@ -173,6 +180,9 @@ mod tests {
         for colliding in [&["a", "a"][..], &["", "a"], &["", ""], &["x", "a/b", "a"]] {
             assert!(matches!(job(colliding).check(), Err(JobError::SameName(_))), "{colliding:?}");
         }
+        let shown = |to| job(to).check().unwrap_err().to_string();
+        assert!(shown(&["a", "a"]).starts_with("two sources become \"a\" at the target, and"));
+        assert!(shown(&["", ""]).starts_with("two sources become the target itself, and"));
     }
 
     #[test]

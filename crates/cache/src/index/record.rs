@@ -264,6 +264,13 @@ pub(crate) mod tests {
             mtime: Timestamp::from_secs(1 << 33),
             inode: None,
         };
+        let with_inode = |id, change, xattrs| {
+            let inode = InodeAttr { id, change, links: 3, blocks: 8, rdev: (4, 5), xattrs };
+            Attr { inode: Some(inode), ..attr }
+        };
+        let id = |btime| Some(FileId { device: 1 << 40, number: 1 << 50, btime });
+        let change = Some(ChangeId { inode: 1 << 50, ctime: time });
+        let known = |attr| Record::Attr(b"name".to_vec(), KnownAttr { attr, seen_at: time });
         let name = b"name".to_vec();
         let digest = Digest::from_bytes([9; 32]);
         let entry = DirEntry { name: Name::new(&name).unwrap(), attr: Some(attr) };
@@ -273,14 +280,17 @@ pub(crate) mod tests {
             Record::SeenAgain(time),
             Record::File(name.clone(), KnownFile { attr, digest, racy: true, fetched_at: time }),
             Record::Link(name.clone(), KnownLink { target: Arc::from(*b"to"), seen_at: time }),
-            Record::Attr(name.clone(), KnownAttr { attr, seen_at: time }),
+            known(attr),
+            known(with_inode(None, None, None)),
+            known(with_inode(id(None), change, Some(false))),
+            known(with_inode(id(Some(time)), change, Some(true))),
             Record::Forget(name),
             Record::ForgetListing,
         ];
         let bytes: Vec<u8> = records.iter().flat_map(|record| record.encode(3).unwrap()).collect();
         assert_eq!(
             Digest::of(&bytes).to_hex(),
-            "e8a748f4c0b5183a5e52c9059f09d3018a6007ec79267da5e47b6e77e22481e5"
+            "e798edde4090f655ed4aab5f2c1f944bf33e81792c8644880972f70ab45d6d49"
         );
     }
 }

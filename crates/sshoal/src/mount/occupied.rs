@@ -17,7 +17,7 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use cli::{Problem, printable};
+use cli::{Problem, printable, word};
 use control::record;
 use mountinfo::Mount;
 
@@ -50,7 +50,7 @@ pub fn clear(
             break;
         }
         let named = format!("{} ({})", printable(&mount.source), printable(&mount.kind));
-        let at = printable(&mount.mountpoint);
+        let at = word(&mount.mountpoint);
         let answer = answer(&mount.mountpoint)
             .map_err(|error| Problem::new(what, format!("cannot be probed: {error}")))?;
         match answer {

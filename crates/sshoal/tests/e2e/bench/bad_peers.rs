@@ -5,7 +5,7 @@ use bench::failure::Failure;
 use super::scene::{Scene, assert_all_measured, outcomes};
 
 /// For a peer that hangs: the deadline is waited for, and sshoal has to do better.
-const HANGING: [&str; 4] = ["--work", "latency", "--deadline", "6"];
+const HANGING: [&str; 4] = ["--work", "files", "--deadline", "6"];
 
 /// One fake beside sshoal, and a run that ends with this code.
 #[track_caller]
@@ -21,7 +21,7 @@ fn with_fake(scene: &Scene, code: i32, fake: &str, words: &[&str]) -> bench::res
 fn one_that_fails_to_mount() {
     let scene = Scene::new();
     let fake = scene.script("fake", "echo 'no such luck' >&2; exit 1");
-    let results = with_fake(&scene, 0, &fake, &["--work", "latency"]);
+    let results = with_fake(&scene, 0, &fake, &["--work", "files"]);
     let (measured, failures) = outcomes(&results, "fake");
     assert_eq!(measured, 0);
     assert!(failures[0].to_string().contains("no such luck"), "{failures:?}");
@@ -96,7 +96,7 @@ wait"#,
 fn one_that_is_not_installed_is_left_out_with_the_package_to_install() {
     let scene = Scene::new();
     let out = scene.path("out");
-    let mut command = scene.command(&["--quick", "--rounds", "1", "--work", "latency"]);
+    let mut command = scene.command(&["--quick", "--rounds", "1", "--work", "files"]);
     command.args(["--peers", "sshfs,tar"]).arg("--out").arg(&out);
     command.env("PATH", scene.path_without(&["sshfs"]));
     let ended = crate::process::run(&mut command);
@@ -112,7 +112,7 @@ fn one_that_is_not_installed_is_left_out_with_the_package_to_install() {
 #[test]
 fn without_any_peer_bench_warns_and_continues() {
     let scene = Scene::new();
-    let (results, ended) = scene.results(0, &["--peers", "none", "--work", "latency"]);
+    let (results, ended) = scene.results(0, &["--peers", "none", "--work", "files"]);
     assert!(ended.stderr.contains("there is no peer to compare with"), "{}", ended.stderr);
     assert_eq!(results.subjects.len(), 1);
 }

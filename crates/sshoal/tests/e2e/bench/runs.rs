@@ -51,7 +51,7 @@ fn a_run_measures_everybody_and_writes_its_report() {
 fn results_are_written_although_they_cannot_be_printed() {
     let scene = Scene::new();
     let out = scene.path("out");
-    let words = ["--quick", "--rounds", "1", "--peers", "none", "--work", "latency"];
+    let words = ["--quick", "--rounds", "1", "--peers", "none", "--work", "files"];
     let mut command = scene.command(&words);
     command.arg("--out").arg(&out).stderr(Stdio::null());
     command.stdout(File::options().write(true).open("/dev/full").unwrap());
@@ -126,7 +126,7 @@ fn a_host_is_measured_through_the_users_own_ssh() {
     let config = world.sshd().config_path();
     let served = world.served("");
     let host = format!("{}:{}", world.sshd().alias(), served.display());
-    let words = ["--peers", "none", "--work", "latency", "--host", &host];
+    let words = ["--peers", "none", "--work", "files", "--host", &host];
     let words = [&words[..], &["-F", config.to_str().unwrap()]].concat();
     let (results, _) = scene.results(0, &words);
     assert_all_measured(&results, "sshoal");
@@ -141,7 +141,7 @@ fn a_mounted_directory_is_measured_as_it_is() {
     let mount = world.mount(&[]);
     let target = format!("net={}", mount.at("").display());
     let (results, _) =
-        scene.results(0, &["--peers", "none", "--work", "latency", "--target", &target]);
+        scene.results(0, &["--peers", "none", "--work", "files", "--target", &target]);
     assert_all_measured(&results, "net");
     assert_eq!(std::fs::read_dir(world.served("")).unwrap().count(), 0, "nothing is left there");
 }
