@@ -169,17 +169,25 @@ pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCod
         Some("mount") => mount::run(program, words.drain(1..).collect(), true),
         Some(name) if is_command(name) => {
             let argv0 = OsString::from(program.name);
+            let is_copy = matches!(name, "pull" | "push");
             let misused = match name {
-                "pull" | "push" => transfer::EXIT_USAGE,
+                _ if is_copy => transfer::EXIT_USAGE,
                 "run" => run::EXIT_NOT_RUN,
                 _ => EXIT_FAILURE,
             };
             match Commands::try_parse_from(std::iter::once(argv0).chain(words)) {
                 Ok(commands) => run_command(commands.command),
-                Err(error) => cli::explain(error).or_else(|error| {
-                    eprintln!("{}: {error:#}", program.name);
-                    Ok(ExitCode::from(misused))
-                }),
+                Err(error) => {
+                    let refused = transfer::arguments::refused_as_rsync(&error);
+                    let ended = match refused.filter(|_| is_copy) {
+                        Some(refused) => Err(refused.into()),
+                        None => cli::explain(error),
+                    };
+                    ended.or_else(|error| {
+                        eprintln!("{}: {error:#}", program.name);
+                        Ok(ExitCode::from(misused))
+                    })
+                }
             }
         }
         word => {

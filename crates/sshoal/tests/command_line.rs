@@ -134,7 +134,7 @@ fn mistakes_are_one_line_and_a_hint() {
         (
             "sshoal",
             &["h:", "/no/dir"],
-            "sshoal: mount point '/no/dir': No such file or directory\n  mkdir '/no/dir'\n",
+            "sshoal: mount point '/no/dir': No such file or directory\n  mkdir /no/dir\n",
         ),
         (
             "sshoal",
@@ -160,6 +160,23 @@ fn mistakes_are_one_line_and_a_hint() {
 }
 
 /// Words of which none is a mount point that exists, or the name of a configured mount.
+#[test]
+fn an_option_of_rsync_that_is_not_there_is_named() {
+    for (typed, option) in [("-avzL", "-L"), ("--max-size=1M", "--max-size")] {
+        let output = run("sshoal", &["pull", typed, "h:a", "b"]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let expected = format!(
+            "sshoal: option '{option}': is rsync's\n  it is not there; `rsync` works on a mount, and \
+             over ssh\n"
+        );
+        assert_eq!(text(&output.stderr), expected);
+    }
+    let unknown = run("sshoal", &["pull", "--max-sizes", "h:a", "b"]);
+    assert!(text(&unknown.stderr).contains("unexpected argument '--max-sizes'"), "{unknown:?}");
+    let other = run("sshoal", &["status", "-L"]);
+    assert!(text(&other.stderr).contains("unexpected argument '-L'"), "{other:?}");
+}
+
 #[test]
 fn a_wrong_command_is_said_with_the_nearest() {
     let dir = tempfile::tempdir().unwrap();
@@ -205,12 +222,12 @@ fn a_wrong_command_is_said_with_the_nearest() {
         (
             "sshoal",
             &["mnt", "host:"],
-            "mount point 'mnt': No such file or directory\n  mkdir 'mnt'".to_owned(),
+            "mount point 'mnt': No such file or directory\n  mkdir mnt".to_owned(),
         ),
         (
             "sshoal",
             &["host:", "stauts"],
-            "mount point 'stauts': No such file or directory\n  mkdir 'stauts'".to_owned(),
+            "mount point 'stauts': No such file or directory\n  mkdir stauts".to_owned(),
         ),
     ] {
         assert_eq!(said(name, words), format!("{name}: {wanted}\n"), "{words:?}");

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::builder::ValueParser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, ValueEnum};
 use transfer::strategy;
 use transfer::tar::{Compress, Method};
@@ -38,6 +39,30 @@ Examples:
 Exit status: 0 success, 1 some entries failed, 2 wrong command line, 3 the copy could not start or
 the connection was lost permanently, 130 interrupted, 141 standard output was closed. See
 docs/transfer.md.";
+
+/// Options of rsync that these commands do not have.
+const RSYNC_OPTIONS: &str = "\
+    -A -I -K -L -R -W -b -d -g -k -l -t -y --acls --append --backup --chmod --chown \
+    --compare-dest --copy-dest --copy-links --copy-unsafe-links --delete-after --delete-before \
+    --delete-delay --delete-during --files-from --filter --fuzzy --ignore-existing \
+    --ignore-times --inplace --itemize-changes --link-dest --max-size --min-size --modify-window \
+    --no-perms --relative --remove-source-files --size-only --whole-file";
+
+/// The error for an option that clap does not know, and rsync does.
+pub fn refused_as_rsync(error: &clap::Error) -> Option<Problem> {
+    let option = match error.get(ContextKind::InvalidArg)? {
+        ContextValue::String(option) => option.as_str(),
+        _ => return None,
+    };
+    let is_unknown = error.kind() == ErrorKind::UnknownArgument;
+    let is_rsyncs = RSYNC_OPTIONS.split(' ').any(|known| known == option);
+    let hint = "it is not there; `rsync` works on a mount, and over ssh";
+    (is_unknown && is_rsyncs).then(|| rsyncs(option).hint(hint))
+}
+
+fn rsyncs(option: &str) -> Problem {
+    Problem::new(format!("option '{option}'"), "is rsync's")
+}
 
 /// Options of both commands, as clap parses them.
 #[derive(Debug, Args)]
@@ -78,6 +103,9 @@ pub struct Arguments {
     /// Compress where that makes the copy faster (always on)
     #[arg(short = 'z', hide = true)]
     pub rsync_compress: bool,
+    /// Preserve owners by their numbers (always on)
+    #[arg(long, hide = true)]
+    pub numeric_ids: bool,
     /// rsync's --partial --progress
     #[arg(short = 'P', hide = true)]
     pub partial_progress: bool,
@@ -343,11 +371,10 @@ impl Arguments {
                 "-o ssh_command='{}'; -p PORT and -i FILE are as ssh's",
                 printable(command)
             );
-            return Some(Problem::new("option '-e'", "is rsync's").hint(hint));
+            return Some(rsyncs("-e").hint(hint));
         }
         let hint = "`trickle` or `tc` limit the rate of ssh";
-        let refused = || Problem::new("option '--bwlimit'", "is rsync's").hint(hint);
-        self.bwlimit.as_ref().map(|_| refused())
+        self.bwlimit.as_ref().map(|_| rsyncs("--bwlimit").hint(hint))
     }
 
     /// Whether the user maps owners.
