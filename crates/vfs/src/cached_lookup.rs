@@ -74,7 +74,7 @@ impl Vfs {
     /// The attributes of `inode` in a valid listing of its directory.
     pub(crate) fn cached_listing_attr(&self, inode: &Arc<Inode>) -> Option<Attr> {
         let mut tree = self.tree();
-        let (parent, name) = tree.first_name(inode.ino)?;
+        let (parent, name) = tree.used_name(inode.ino)?;
         let answer = tree.listing(parent)?.lookup(&name)?;
         let Lookup::Present { attr, received_at, stamp } = answer else { return None };
         if !self.is_fresh(&tree, parent, &name, &attr, (received_at, stamp)) {

@@ -58,7 +58,7 @@ impl Vfs {
                 return Ok(None);
             }
             // A lock needs the handle, whose content may be another one by then.
-            if tree.first_name(inode.ino).is_some_and(|(dir, _)| tree.has_locked_files(dir)) {
+            if tree.used_name(inode.ino).is_some_and(|(dir, _)| tree.has_locked_files(dir)) {
                 return Ok(None);
             }
         }

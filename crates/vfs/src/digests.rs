@@ -53,7 +53,7 @@ impl Vfs {
         if inode.state().open.iter().any(|open| open.remote.opened().is_some()) {
             return None;
         }
-        let (dir, _) = self.tree().first_name(inode.ino)?;
+        let (dir, _) = self.tree().used_name(inode.ino)?;
         self.prefetch.note_piecemeal_lookup(&self.shared, dir);
         let path = self.tree().path(dir)?;
         self.prefetch.await_listing(&path).await;

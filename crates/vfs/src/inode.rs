@@ -31,6 +31,7 @@ mod pages;
 mod times;
 
 use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -69,6 +70,8 @@ pub(crate) struct Inode {
     pub(crate) kind: FileKind,
     /// The remote shows files of several servers, of which some may tell files apart.
     is_of_union: bool,
+    /// It has, or had, several names here.
+    has_several_names: AtomicBool,
     pub(crate) writes: Writes,
     state: Mutex<State>,
 }
@@ -280,6 +283,7 @@ impl Inode {
             number,
             kind,
             is_of_union,
+            has_several_names: AtomicBool::new(false),
             writes: Writes::default(),
             state: Mutex::new(State {
                 attr: None,
@@ -308,6 +312,16 @@ impl Inode {
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+
+    /// Whether it has, or had, several names here: the kernel must look up each before it uses it.
+    pub(crate) fn has_several_names(&self) -> bool {
+        self.has_several_names.load(Ordering::Relaxed)
+    }
+
+    /// It has several names. Returns whether it had before.
+    pub(crate) fn set_several_names(&self) -> bool {
+        self.has_several_names.swap(true, Ordering::Relaxed)
     }
 
     /// Whether it is not open, and neither it nor one of its names is being changed.
@@ -494,6 +508,18 @@ impl State {
     ///
     /// A directory has one; its other links are `.` and those of its subdirectories.
     pub(crate) fn add_links(&mut self, change: i32, changes: &ChangeCounter) {
+        self.count_links(change);
+        self.touch_ctime(changes);
+    }
+
+    /// Another machine has removed a name. It may have changed the content, too: a new ctime is not
+    /// explained by that.
+    pub(crate) fn lose_link(&mut self) {
+        self.count_links(-1);
+        self.invalidate();
+    }
+
+    fn count_links(&mut self, change: i32) {
         let is_removed_dir = change < 0 && self.last_attr().is_some_and(|attr| attr.is_dir());
         let change = if is_removed_dir { i32::MIN } else { change };
         self.nlink = self.nlink.saturating_add_signed(change);
@@ -503,7 +529,6 @@ impl State {
                 attr.inode = Some(InodeAttr { links, ..inode });
             });
         }
-        self.touch_ctime(changes);
     }
 
     /// The cached attributes, if they were requested within `within`, even if a local change

@@ -268,7 +268,7 @@ impl Vfs {
         };
         let is_first = {
             let mut tree = self.tree();
-            let dir = tree.first_name(inode.ino).map(|(dir, _)| dir);
+            let dir = tree.used_name(inode.ino).map(|(dir, _)| dir);
             dir.is_some_and(|dir| tree.expire_names_in(dir, Instant::now()))
         };
         let Some(kernel) = self.invalidate.get() else { return };

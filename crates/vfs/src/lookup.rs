@@ -147,7 +147,7 @@ impl Vfs {
                     tree.reconcile_listing(parent, &name, None, stamp);
                     if let Some(inode) = tree.unbind(parent, &name) {
                         tree.note_absent(parent, &name);
-                        self.drop_link(Some(inode));
+                        inode.state().lose_link();
                     }
                     let ttl = self.live.negative();
                     return Ok(LookupResult::Absent(
@@ -185,6 +185,7 @@ impl Vfs {
         let Some((inode, until)) = tree.valid_child(parent, name, now) else { return Ok(None) };
         let Some(attr) = inode.state().fresh_attr(now) else { return Ok(None) };
         let entry = self.entry_until(&inode, &attr, until)?;
+        tree.note_used(inode.ino, parent, name);
         tree.add_lookup(inode.ino);
         Ok(Some(entry))
     }

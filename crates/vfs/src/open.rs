@@ -375,7 +375,7 @@ impl Vfs {
         let ino = inode.ino;
         let (path, place) = {
             let tree = self.tree();
-            (tree.path(ino), tree.first_name(ino))
+            (tree.path(ino), tree.used_name(ino))
         };
         let Some(path) = path else { return self.open_nameless(inode, request).await };
         let mut stamp = self.stamp_request();
@@ -423,9 +423,11 @@ impl Vfs {
             }
             // A reader may get the file that is taking the name: no later open uses the pages of an
             // inode that has lost its name.
-            let Some(present) = tree.path(ino) else { return false };
-            let above = tree.first_name(place.0).zip(path.parent());
-            present != path
+            if tree.path(ino).is_none() {
+                return false;
+            }
+            let above = tree.used_name(place.0).zip(path.parent());
+            !tree.has_path(ino, &path)
                 || above.is_some_and(|(above, dir)| {
                     tree.may_have_led_elsewhere_since(&dir, &above, place.0, seq)
                 })
@@ -456,7 +458,8 @@ impl Vfs {
             let known = (attempt < MAX_COMPARISONS).then_some(known);
             if let Some(opened) = self.register(&file, &attr, stamp, request, known)? {
                 let mut tree = self.tree();
-                if let Some((dir, name)) = tree.first_name(ino) {
+                if let Some((dir, name)) = place.filter(|_| tree.path(ino).as_ref() == Some(&path))
+                {
                     tree.reconcile_listing(dir, &name, Some(&attr), stamp);
                 }
                 return Ok(Some(opened));

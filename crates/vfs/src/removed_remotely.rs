@@ -32,12 +32,14 @@ impl Shared {
             return present.is_some();
         }
         let several = !tree.has_one_path(inode.ino);
-        if let Some((parent, name)) = tree.first_name(inode.ino)
+        if let Some((parent, name)) = tree.used_name(inode.ino)
             && tree.name_unchanged_since(parent, &name, stamp.seq)
         {
             tree.note_absent(parent, &name);
             if several {
-                self.drop_link(tree.unbind(parent, &name));
+                if let Some(inode) = tree.unbind(parent, &name) {
+                    inode.state().lose_link();
+                }
                 return true;
             }
         }

@@ -177,6 +177,7 @@ impl Shared {
         let until = until.min(inode.state().valid_until());
         let left = until.saturating_duration_since(Instant::now());
         let ttl = self.live.kernel_entry().map_or(left, |cap| cap.min(left));
+        let ttl = if inode.has_several_names() { Duration::ZERO } else { ttl };
         Ok(Entry { ino: inode.ino, stat, ttl })
     }
 
@@ -188,7 +189,7 @@ impl Shared {
         stamp: RequestStamp,
     ) -> bool {
         let tree = self.tree();
-        !tree.paths_unchanged_since(stamp.seq) || tree.path(inode.ino).as_ref() != Some(path)
+        !tree.paths_unchanged_since(stamp.seq) || !tree.has_path(inode.ino, path)
     }
 
     /// Whether `path`, the path of `ino` at `stamp`, may have led elsewhere since, or may do so
@@ -200,7 +201,7 @@ impl Shared {
         stamp: RequestStamp,
     ) -> bool {
         let tree = self.tree();
-        tree.path(ino).as_ref() != Some(path) || !tree.path_unchanged_since(ino, stamp.seq)
+        !tree.has_path(ino, path) || !tree.path_unchanged_since(ino, stamp.seq)
     }
 
     /// The result of a `request` that changes nothing, for the path of `ino`. The request is

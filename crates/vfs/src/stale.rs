@@ -74,6 +74,7 @@ impl Vfs {
         if let Some(inode) = tree.child(parent, name)
             && let Some(attr) = self.stale_attr(&inode)
         {
+            tree.note_used(inode.ino, parent, name);
             tree.add_lookup(inode.ino);
             drop(tree);
             return self.stale_entry(&inode, &attr).map(Some);

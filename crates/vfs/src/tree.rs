@@ -12,6 +12,8 @@
 //!    ([`evict`]).
 //! 4. A directory has at most one binding, so every node that is not an orphan has a path. A file
 //!    has several if its names were linked through this mount, or if the remote tells files apart.
+//!    Its path is by the name that was looked up last. The kernel gets such names with a time-out
+//!    of zero, so it looks one up right before it uses it.
 //! 5. The [`ChangeCounter`] increases with every change made through this mount. An answer whose
 //!    request was stamped with `seq` may be cached, for a name or an inode, only if that was not
 //!    changed since `seq` and is not being changed now.
@@ -148,7 +150,7 @@ impl Tree {
         let mut names = Vec::new();
         let mut at = ino;
         while at != Ino::ROOT {
-            let link = self.nodes.get(at)?.links.first()?;
+            let link = self.nodes.get(at)?.links.used()?;
             debug_assert!(names.len() < self.nodes.len(), "a directory is below itself");
             names.push(&link.name);
             at = link.parent;
@@ -159,7 +161,7 @@ impl Tree {
     /// The names on the path of a node, the last one first; fewer for an orphan and for nodes below
     /// one.
     fn links_up(&self, ino: Ino) -> impl Iterator<Item = &Link> {
-        let link = |ino: Ino| self.nodes.get(ino)?.links.first();
+        let link = |ino: Ino| self.nodes.get(ino)?.links.used();
         std::iter::successors(link(ino), move |below| link(below.parent))
     }
 
@@ -216,6 +218,11 @@ impl Tree {
             };
             (dir, name, ino) = (link.parent, &link.name, dir);
         }
+    }
+
+    /// Whether `path` is one of the paths of a node.
+    pub(crate) fn has_path(&self, ino: Ino, path: &RemotePath) -> bool {
+        self.path(ino).as_ref() == Some(path) || self.paths(ino).contains(path)
     }
 
     /// Whether a node has exactly one path.
@@ -365,6 +372,7 @@ impl Tree {
             if known.may_be(attr) {
                 self.note_linked(known.ino, attr);
                 self.renew_name(parent, name, valid_until);
+                self.note_used(known.ino, parent, name);
                 self.add_lookup(known.ino);
                 return known;
             }
@@ -372,6 +380,7 @@ impl Tree {
         }
         if let Some(known) = self.linked_node(attr) {
             self.add_name(known.ino, parent, name, valid_until);
+            self.note_used(known.ino, parent, name);
             self.add_lookup(known.ino);
             return known;
         }
@@ -426,8 +435,16 @@ impl Tree {
             link.valid_until = link.valid_until.max(valid_until.into());
             link.valid_until.instant()
         });
+        self.note_used(known.ino, parent, name);
         self.add_lookup(known.ino);
         until.unwrap_or(valid_until)
+    }
+
+    /// The kernel uses `name`, which is bound to `ino`.
+    pub(crate) fn note_used(&mut self, ino: Ino, parent: Ino, name: &Name) {
+        if let Some(node) = self.nodes.get_mut(ino) {
+            node.links.note_used(parent, name);
+        }
     }
 
     /// Makes `name` a further name of `ino`.
@@ -531,6 +548,7 @@ impl Tree {
         self.change_counter.advance();
         // The new name first, so that the node's directories always have a reason to exist.
         self.add_name(ino, to.0, to.1, valid_until);
+        self.note_used(ino, to.0, to.1);
         self.unbind(from.0, from.1);
         (moved, replaced)
     }
@@ -559,6 +577,7 @@ impl Tree {
         for (node, (dir, name)) in nodes.into_iter().zip([other, one]) {
             if let Some((inode, valid_until)) = node {
                 self.add_name(inode.ino, dir, name, valid_until);
+                self.note_used(inode.ino, dir, name);
             }
         }
         inodes
@@ -605,6 +624,20 @@ impl Tree {
         if let Some(inode) = self.get(ino) {
             self.keep_number(&inode);
             self.update_cover(&inode);
+            self.expire_several_names(&inode);
+        }
+    }
+
+    /// Makes the kernel look up the names of a file each time, if they are several.
+    fn expire_several_names(&self, inode: &Inode) {
+        let Some(node) = self.nodes.get(inode.ino).filter(|node| node.links.len() > 1) else {
+            return;
+        };
+        if !inode.set_several_names() {
+            for link in node.links.iter() {
+                // If it is refused, the kernel has so much to do that the time-out is soon over.
+                let _ = self.kernel().is_none_or(|kernel| kernel.name(link.parent, &link.name));
+            }
         }
     }
 

@@ -260,7 +260,7 @@ impl Shared {
         if self.config.consistency != Consistency::Watch {
             return;
         }
-        let name = self.tree().first_name(ino);
+        let name = self.tree().used_name(ino);
         if let Some((dir, _)) = name {
             self.note_directory_use(dir);
         }

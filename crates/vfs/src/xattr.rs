@@ -114,7 +114,7 @@ impl Vfs {
         }
         // As long as attributes are valid at least.
         let valid = self.timeout(inode.kind).min;
-        let Some((dir, name)) = self.tree().first_name(inode.ino) else { return false };
+        let Some((dir, name)) = self.tree().used_name(inode.ino) else { return false };
         let now = Instant::now();
         let changes = {
             let mut known = self.known_xattrs.lock();

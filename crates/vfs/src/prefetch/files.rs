@@ -493,7 +493,7 @@ impl Prefetcher {
     pub(crate) fn prefetched(&self, shared: &Shared, inode: &Inode) -> Option<Arc<PrefetchedFile>> {
         let (path, is_current) = {
             let tree = shared.tree();
-            let (dir, name) = tree.first_name(inode.ino)?;
+            let (dir, name) = tree.used_name(inode.ino)?;
             let path = tree.path(inode.ino)?;
             let state = self.files.state.lock();
             let fetched = state.files.get(&path)?.fetched.clone();

@@ -292,7 +292,7 @@ fn record_reply(
     stamp: RequestStamp,
 ) {
     let mut tree = shared.tree();
-    let Some((dir, name)) = tree.first_name(inode.ino) else { return };
+    let Some((dir, name)) = tree.used_name(inode.ino) else { return };
     let same_name = tree.path(inode.ino).as_ref() == Some(path);
     if !same_name || !tree.is_current(dir, &name, stamp) || inode.kind != attr.kind {
         return;

@@ -163,6 +163,11 @@ impl InodeBudget {
 }
 
 impl Tree {
+    /// The interface to the kernel's caches.
+    pub(super) fn kernel(&self) -> Option<&Arc<dyn Invalidate>> {
+        self.budget.kernel.as_ref()
+    }
+
     /// Sets the kernel to send evictions to.
     pub(crate) fn set_kernel(&mut self, kernel: Arc<dyn Invalidate>) {
         self.budget.kernel = Some(kernel);

@@ -309,6 +309,12 @@ impl Tree {
         Some((link.parent, link.name.clone()))
     }
 
+    /// The name of `ino` that was looked up last, and its directory: that of [`Tree::path`].
+    pub(crate) fn used_name(&self, ino: Ino) -> Option<(Ino, Name)> {
+        let link = self.nodes.get(ino)?.links.used()?;
+        Some((link.parent, link.name.clone()))
+    }
+
     /// The number of names in the directory cache, and their bytes.
     pub(crate) fn dir_cache_size(&self) -> (usize, usize) {
         self.dir_cache.size()

@@ -37,12 +37,16 @@ impl Link {
 #[derive(Clone, Default)]
 pub(super) struct Links {
     first: Option<Link>,
-    /// Empty if there is no first name.
-    #[expect(
-        clippy::box_collection,
-        reason = "hardly any node has some, and all have room for it"
-    )]
-    others: Option<Box<Vec<Link>>>,
+    /// Hardly any node has some, and all have room for it. `None` if there is no first name.
+    others: Option<Box<Others>>,
+}
+
+/// The names of a node but the first.
+#[derive(Clone, Default)]
+struct Others {
+    links: Vec<Link>,
+    /// The index of the name that was used last; `None` for the first one.
+    used: Option<usize>,
 }
 
 impl Links {
@@ -50,8 +54,22 @@ impl Links {
         self.first.as_ref()
     }
 
+    /// The name that was looked up last. A request of the kernel is for an inode, and this is the
+    /// name that its caller has used: another one may lead to another file by now.
+    pub(super) fn used(&self) -> Option<&Link> {
+        let other = self.others.as_ref().and_then(|others| others.links.get(others.used?));
+        other.or(self.first.as_ref())
+    }
+
+    /// A name was looked up.
+    pub(super) fn note_used(&mut self, parent: Ino, name: &Name) {
+        if let Some(others) = &mut self.others {
+            others.used = others.links.iter().position(|link| link.is(parent, name));
+        }
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Link> {
-        self.first.iter().chain(self.others.iter().flat_map(|others| others.iter()))
+        self.first.iter().chain(self.others.iter().flat_map(|others| others.links.iter()))
     }
 
     pub(super) fn len(&self) -> usize {
@@ -59,7 +77,7 @@ impl Links {
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Link> {
-        let others = self.others.iter_mut().flat_map(|others| others.iter_mut());
+        let others = self.others.iter_mut().flat_map(|others| others.links.iter_mut());
         self.first.iter_mut().chain(others)
     }
 
@@ -70,19 +88,23 @@ impl Links {
     fn push(&mut self, link: Link) {
         match &mut self.first {
             None => self.first = Some(link),
-            Some(_) => self.others.get_or_insert_default().push(link),
+            Some(_) => self.others.get_or_insert_default().links.push(link),
         }
     }
 
     fn remove(&mut self, parent: Ino, name: &Name) {
+        let used = self.used().map(|link| (link.parent, link.name.clone()));
         if let Some(others) = &mut self.others {
-            others.retain(|link| !link.is(parent, name));
+            others.links.retain(|link| !link.is(parent, name));
         }
         if self.first.as_ref().is_some_and(|link| link.is(parent, name)) {
-            let next = self.others.as_mut().filter(|others| !others.is_empty());
-            self.first = next.map(|others| others.remove(0));
+            let next = self.others.as_mut().filter(|others| !others.links.is_empty());
+            self.first = next.map(|others| others.links.remove(0));
         }
-        self.others.take_if(|others| others.is_empty());
+        if let Some((parent, name)) = used {
+            self.note_used(parent, &name);
+        }
+        self.others.take_if(|others| others.links.is_empty());
     }
 }
 

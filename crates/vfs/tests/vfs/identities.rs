@@ -332,3 +332,125 @@ async fn numbers_of_a_union_do_not_depend_on_what_is_used_first() {
     assert_eq!((a.ino, a.stat.number, a.stat.nlink), (b.ino, b.stat.number, 2));
     assert_ne!(a.stat.number, number_at(&remote, "a"));
 }
+
+/// A call for an inode that has one more name, which another file has taken at the server.
+async fn by_the_other_name(call: usize, vfs: &Vfs, ino: Ino) {
+    match call {
+        0 => {
+            let plain = OpenRequest::plain(Access::Write);
+            let truncating = OpenRequest { truncate: true, ..plain };
+            match vfs.open(ino, truncating).await {
+                Ok(opened) => vfs.release(opened.handle),
+                // The kernel looks the name up again.
+                Err(error) => assert_eq!(error, Errno::ESTALE),
+            }
+        }
+        1 => {
+            let cut = AttrChange { size: Some(1), ..AttrChange::default() };
+            vfs.setattr(ino, cut, None).await.unwrap();
+        }
+        2 => {
+            let change = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+            vfs.setattr(ino, change, None).await.unwrap();
+        }
+        _ => {
+            vfs.link(ino, Ino::ROOT, b"new").await.unwrap();
+        }
+    }
+}
+
+/// The kernel names an inode, and not the name that the application has used.
+#[tokio::test(start_paused = true)]
+async fn h1_a_call_by_one_name_does_not_change_the_file_that_has_taken_the_other() {
+    for (call, kept, looked_up) in (0..4).flat_map(|call| {
+        [("p", ["p", "q"]), ("p", ["q", "p"]), ("q", ["p", "q"])]
+            .map(|(kept, order)| (call, kept, order))
+    }) {
+        for identifies in [true, false] {
+            let (remote, vfs) = match identifies {
+                true => mounted(),
+                false => mounted_over(Limits::default(), Config::default()),
+            };
+            remote.put_file("p", "content");
+            if identifies {
+                remote.link(&path("p"), &path("q")).await.unwrap();
+            } else {
+                let p = found(&vfs, "p").await;
+                vfs.link(p.ino, Ino::ROOT, b"q").await.unwrap();
+            }
+            let mut ino = None;
+            for name in looked_up {
+                let entry = found(&vfs, name).await;
+                assert_eq!(*ino.get_or_insert(entry.ino), entry.ino);
+            }
+            let taken = if kept == "p" { "q" } else { "p" };
+            remote.remove(taken);
+            remote.put_file(taken, "precious");
+            let before = remote.attr(taken);
+            // The kernel does so each time.
+            let entry = found(&vfs, kept).await;
+            assert_eq!(entry.ttl, Duration::ZERO);
+            by_the_other_name(call, &vfs, entry.ino).await;
+            let what = format!("{call} by {kept}, {looked_up:?}, identifies: {identifies}");
+            assert_eq!(remote.content(taken), b"precious", "{what}");
+            let after = remote.attr(taken);
+            assert_eq!((after.perm, after.mtime), (before.perm, before.mtime), "{what}");
+            match call {
+                0 => assert_eq!(remote.content(kept), b"", "{what}"),
+                1 => assert_eq!(remote.content(kept), b"c", "{what}"),
+                2 => assert_eq!(remote.attr(kept).perm, 0o600, "{what}"),
+                _ => assert_eq!(remote.content("new"), b"content", "{what}"),
+            }
+        }
+    }
+}
+
+/// As tools for backups rename their directories.
+#[tokio::test(start_paused = true)]
+async fn h1_a_linked_file_is_opened_after_its_directories_were_renamed_elsewhere() {
+    let (remote, vfs) = mounted();
+    remote.put_file("a/f", "content");
+    remote.put_dir("b");
+    remote.link(&path("a/f"), &path("b/f")).await.unwrap();
+    let below = async |dir: &str| {
+        let dir = found(&vfs, dir).await.ino;
+        match vfs.lookup(dir, b"f").await.unwrap() {
+            LookupResult::Found(entry) => entry.ino,
+            LookupResult::Absent(_) => panic!("f is absent"),
+        }
+    };
+    assert_eq!(below("a").await, below("b").await);
+    remote.rename(&path("b"), &path("c"), RenameMode::Replace).await.unwrap();
+    remote.rename(&path("a"), &path("b"), RenameMode::Replace).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    for dir in ["b", "c"] {
+        let ino = below(dir).await;
+        let opened = vfs.open(ino, OpenRequest::plain(Access::Read)).await.unwrap();
+        assert_eq!(vfs.read(opened.handle, 0, 10).await.unwrap().to_vec(), b"content");
+        vfs.release(opened.handle);
+    }
+}
+
+/// The new ctime may be that of a write.
+#[tokio::test(start_paused = true)]
+async fn h2_a_name_removed_elsewhere_does_not_explain_a_new_ctime() {
+    let (remote, vfs) = mounted();
+    remote.put_file("a", "content");
+    remote.link(&path("a"), &path("b")).await.unwrap();
+    found(&vfs, "a").await;
+    let ino = found(&vfs, "b").await.ino;
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    for _ in 0..2 {
+        let opened = vfs.open(ino, OpenRequest::plain(Access::Read)).await.unwrap();
+        vfs.read(opened.handle, 0, 10).await.unwrap();
+        vfs.release(opened.handle);
+        tokio::time::sleep(Duration::from_secs(100)).await;
+    }
+    remote.remove("b");
+    remote.set_ctime("a", 2_000_000_000);
+    assert!(matches!(vfs.lookup(Ino::ROOT, b"b").await, Ok(LookupResult::Absent(_))));
+    assert_eq!(found(&vfs, "a").await.ino, ino);
+    let opened = vfs.open(ino, OpenRequest::plain(Access::Read)).await.unwrap();
+    assert!(!opened.keep_cache);
+    vfs.release(opened.handle);
+}
