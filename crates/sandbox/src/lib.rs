@@ -24,6 +24,7 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -64,9 +65,24 @@ pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// # Errors
 /// When cp cannot be started, or fails.
 pub fn copy_program(from: &Path, to: &Path) -> io::Result<()> {
-    match std::process::Command::new("cp").arg("--").arg(from).arg(to).status()? {
+    match Command::new("cp").arg("--").arg(from).arg(to).status()? {
         status if status.success() => Ok(()),
         status => Err(io::Error::other(format!("cp {}: {status}", from.display()))),
+    }
+}
+
+/// Writes a script that can be executed, by install(1), for the reason that [`copy_program`] has.
+///
+/// # Errors
+/// When install cannot be started, or fails.
+pub fn write_program(path: impl AsRef<Path>, text: impl AsRef<[u8]>) -> io::Result<()> {
+    let mut install = Command::new("install");
+    install.args(["-m", "755", "--", "/dev/stdin"]).arg(path.as_ref());
+    let mut install = install.stdin(Stdio::piped()).spawn()?;
+    let written = install.stdin.take().map_or(Ok(()), |mut input| input.write_all(text.as_ref()));
+    match install.wait()? {
+        status if status.success() => written,
+        status => Err(io::Error::other(format!("install {}: {status}", path.as_ref().display()))),
     }
 }
 

@@ -86,7 +86,7 @@ impl Tuned {
 fn write_command(path: &Path, words: &[OsString]) -> io::Result<OsString> {
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     let words = shlex::try_join(words.iter().map(AsRef::as_ref)).map_err(io::Error::other)?;
-    fs::write(path, format!("#!/bin/sh\nexec {words} \"$@\"\n"))?;
+    sandbox::write_program(path, format!("#!/bin/sh\nexec {words} \"$@\"\n"))?;
     fs::set_permissions(path, Permissions::from_mode(0o700))?;
     Ok(path.to_string_lossy().replace(' ', "\\ ").into())
 }

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
@@ -79,8 +78,7 @@ pub(crate) async fn output(config: Config) -> (String, String) {
 /// Writes a shell script and returns its name.
 pub(crate) fn script(dir: &Path, name: &str, body: &str) -> String {
     let path = dir.join(name);
-    fs::write(&path, format!("#!/bin/sh\n{body}")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    sandbox::write_program(&path, format!("#!/bin/sh\n{body}")).unwrap();
     path.into_os_string().into_string().unwrap()
 }
 

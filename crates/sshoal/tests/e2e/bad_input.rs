@@ -6,7 +6,6 @@ mod hostile;
 mod server;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use sandbox::sshd::{Options, SftpServer};
@@ -27,8 +26,7 @@ fn assert_says(said: &str, parts: &[&str]) {
 /// A script as what `ssh_command` runs.
 fn script(dir: &Path, body: &str) -> PathBuf {
     let path = dir.join("ssh_command");
-    fs::write(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    sandbox::write_program(&path, format!("#!/bin/sh\n{body}\n")).unwrap();
     path
 }
 

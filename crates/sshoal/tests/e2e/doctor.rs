@@ -226,8 +226,7 @@ fn root_does_not_log_in_as_a_mount_of_another_user_does() {
     let (starts, ssh, place) = (world.local("starts"), world.local("ssh"), world.mountpoint());
     fs::write(&starts, "").unwrap();
     let script = format!("#!/bin/sh\necho >>'{}'\nexec ssh \"$@\"\n", starts.display());
-    fs::write(&ssh, script).unwrap();
-    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+    sandbox::write_program(&ssh, script).unwrap();
     for own in [key.as_ref(), &*starts, &*place] {
         std::os::unix::fs::chown(own, Some(5), Some(60)).unwrap();
     }
@@ -281,8 +280,11 @@ fn a_clock_that_differs_is_noted() {
     let path = format!("SetEnv PATH={}:/usr/bin:/bin", dir.path().display());
     let world = World::with(Options { settings: vec![path], ..Options::default() });
     for (option, direction) in [("+1 hour", "ahead"), ("-1 hour", "behind")] {
-        fs::write(&date, format!("#!/bin/sh\nexec /usr/bin/date -d '{option}' \"$@\"\n")).unwrap();
-        fs::set_permissions(&date, fs::Permissions::from_mode(0o755)).unwrap();
+        sandbox::write_program(
+            &date,
+            format!("#!/bin/sh\nexec /usr/bin/date -d '{option}' \"$@\"\n"),
+        )
+        .unwrap();
         let ended = doctor(&world, &[&world.source(), "--json"]);
         let document: Value = serde_json::from_str(&ended.stdout).unwrap();
         let clock = check(&document, "clock");

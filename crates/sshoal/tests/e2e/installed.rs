@@ -1,7 +1,7 @@
 //! The program as it is installed: its names, mount(8) and fstab, and the background.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -120,8 +120,8 @@ fn a_mount_that_is_given_up_while_it_connects_leaves_nothing() {
     // A server that never says anything. Its name is among the arguments of what waits for it.
     let (silence, slow) = (world.local("silence"), world.local("slow"));
     fs::write(&silence, "").unwrap();
-    fs::write(&slow, format!("#!/bin/sh\nexec tail -f {}\n", silence.display())).unwrap();
-    fs::set_permissions(&slow, fs::Permissions::from_mode(0o755)).unwrap();
+    sandbox::write_program(&slow, format!("#!/bin/sh\nexec tail -f {}\n", silence.display()))
+        .unwrap();
     let mut command = world.command();
     command.args(["-o", &format!("ssh_command={}", slow.display())]);
     command.arg(world.source()).arg(&place).process_group(0);

@@ -1,7 +1,6 @@
 //! A directory in which a bench runs, and from which everything has to be gone afterwards.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -85,8 +84,7 @@ impl Scene {
         let path = self.path("bin").join(name);
         let program = program_path();
         let text = format!("#!/bin/sh\nsshoal='{}'\n{text}\n", program.display());
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        sandbox::write_program(&path, text).unwrap();
         format!("{name}={}", path.display())
     }
 

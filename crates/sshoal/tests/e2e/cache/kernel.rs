@@ -3,7 +3,7 @@
 
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::Command;
 use std::time::Duration;
 
@@ -145,8 +145,7 @@ fn opens_that_are_not_sent_are_opens() {
     let world = World::new();
     let files = put_tree(&world);
     let script = world.served("script");
-    fs::write(&script, "#!/bin/sh\necho run\n").unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    sandbox::write_program(&script, "#!/bin/sh\necho run\n").unwrap();
     put(&world, "locked", b"content");
     let mount = mount(&world, "ro,consistency=immutable");
     for _ in 0..3 {

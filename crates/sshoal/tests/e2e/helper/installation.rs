@@ -31,8 +31,7 @@ fn fails(ended: &Ended, with: &str) {
 fn settings_with_programs(dir: &std::path::Path, programs: &[(&str, &str)]) -> Vec<String> {
     for (name, script) in programs {
         let path = dir.join(name);
-        fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        sandbox::write_program(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
     }
     let (path, run) = (dir.display(), "exec sh -c \"$SSH_ORIGINAL_COMMAND\"");
     vec![format!("ForceCommand PATH={path}:$PATH; export PATH; {run}")]

@@ -1,7 +1,7 @@
 //! A server whose logins have a home of their own, and a client with a state of its own.
 
-use std::fs::{self, Permissions};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -83,8 +83,7 @@ impl Site {
     pub fn put(&self, name: &str, script: &str) -> PathBuf {
         let path = self.home(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, script).unwrap();
-        fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        sandbox::write_program(&path, script).unwrap();
         path
     }
 

@@ -1,7 +1,6 @@
 //! Hosts that cannot be reached, when mounting and later.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use super::{Hosts, content, names};
@@ -144,8 +143,7 @@ exec /usr/lib/openssh/sftp-server
 fn password_prompts_appear_one_at_a_time() {
     let hosts = Hosts::new(&[]);
     let script = hosts.local("ssh_command");
-    fs::write(&script, format!("#!/bin/sh\n{WANTS_PASSWORD}")).unwrap();
-    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    sandbox::write_program(&script, format!("#!/bin/sh\n{WANTS_PASSWORD}")).unwrap();
     let sources: Vec<String> = ["a", "b", "c"]
         .iter()
         .map(|name| {

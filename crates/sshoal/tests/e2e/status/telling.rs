@@ -195,8 +195,7 @@ fn only_the_user_and_root_may_look() {
         std::os::unix::fs::chown(dir, Some(5), Some(60)).unwrap();
     }
     let ssh = hosts.local("ssh");
-    fs::write(&ssh, "#!/bin/sh\nexec /usr/lib/openssh/sftp-server\n").unwrap();
-    fs::set_permissions(&ssh, Permissions::from_mode(0o755)).unwrap();
+    sandbox::write_program(&ssh, "#!/bin/sh\nexec /usr/lib/openssh/sftp-server\n").unwrap();
     let mut command = as_somebody_else(&copy);
     command.arg("-f").arg(format!("-ossh_command={}", ssh.display()));
     command.env("HOME", hosts.local("")).arg(format!("host:{}", served.display())).arg(&place);

@@ -41,8 +41,7 @@ fn cve_2025_45582_nothing_leaves_the_target_whatever_tar_sends() {
         "#!/bin/sh\n[ \"$1\" != --version ] || exec /bin/tar --version\ncat '{}'\n",
         archive.display()
     );
-    fs::write(programs.join("tar"), fake).unwrap();
-    shell("chmod 755 \"$1\"", &[&programs.join("tar")]);
+    sandbox::write_program(programs.join("tar"), fake).unwrap();
     make_tree(&world.served("source"));
     let from = far(&world, &world.served("source"));
     let around = world.local("around");

@@ -1,7 +1,6 @@
 //! Logins that fail: how often they are tried, and what is told.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use super::{command, far, make_tree};
 use crate::process::run;
@@ -31,8 +30,7 @@ fn a_failing_login_is_tried_once_and_reported_once() {
              echo >>'{}'\necho \"{words}\" >&2\nexit 255\n",
             log.display()
         );
-        fs::write(&ssh, script).unwrap();
-        fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+        sandbox::write_program(&ssh, script).unwrap();
         for (way, operands) in [
             ("pull", [&tree[..], &new]),
             ("pull", [&format!("{tree}/"), &here]),

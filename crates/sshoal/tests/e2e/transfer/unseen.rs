@@ -1,7 +1,6 @@
 //! What the server cannot look at: the mount point of a file system that has died, in the source.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -23,8 +22,7 @@ fn mount_dead(world: &World, at: &Path) {
     fs::create_dir_all(at).unwrap();
     let (served, ssh) = (world.served("dies"), world.served("no-ssh"));
     fs::create_dir(&served).unwrap();
-    fs::write(&ssh, "#!/bin/sh\nexec /usr/lib/openssh/sftp-server\n").unwrap();
-    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+    sandbox::write_program(&ssh, "#!/bin/sh\nexec /usr/lib/openssh/sftp-server\n").unwrap();
     let script = served.with_file_name("die.sh");
     fs::write(&script, DIE).unwrap();
     let words = [&script, &ssh, &served, at].map(|path| path.display().to_string());
