@@ -25,6 +25,9 @@ use crate::{INVALID_REQUEST, MAX_REPLY_BYTES, PROTOCOL, Reply, Request, SOCKET, 
 /// millisecond.
 const DEADLINE: Duration = Duration::from_secs(2);
 
+/// How long a mount may have no record.
+const RECORD_LIMIT: Duration = Duration::from_millis(200);
+
 /// How long a path may take to be resolved before the daemons of its mounts are queried.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -177,7 +180,19 @@ pub fn find(mount: &Mount) -> Result<Found, Silence> {
     let me = geteuid().as_raw();
     match mount.owner.filter(|owner| me != 0 && *owner != me) {
         Some(owner) => Err(Silence::Foreign(owner)),
-        None => record::find(mount).ok_or(Silence::NoRecord),
+        None => recorded(mount).ok_or(Silence::NoRecord),
+    }
+}
+
+/// The record of a mount. A daemon that has just mounted is about to create it.
+fn recorded(mount: &Mount) -> Option<Found> {
+    let until = Instant::now() + RECORD_LIMIT;
+    loop {
+        let found = record::find(mount);
+        if found.is_some() || Instant::now() >= until {
+            return found;
+        }
+        thread::sleep(RECORD_LIMIT / 10);
     }
 }
 
