@@ -397,7 +397,11 @@ pub(crate) async fn remove_stale(core: &Core, step: &Step) {
 }
 
 /// Removes an empty directory that has the name.
-async fn remove_obstacle(core: &Core, step: &Step, to: &RemotePath) -> Outcome<()> {
+pub(crate) async fn remove_obstacle(
+    core: &Core,
+    step: &Step,
+    to: &RemotePath,
+) -> Result<(), Problem> {
     if !step.there.is_some_and(|there| there.is_dir()) {
         return Ok(());
     }

@@ -87,5 +87,13 @@ pub async fn drive(mut run: Run, by_name: &mut StreamsByName) -> Outcome {
     for step in by_name.finish(&core).await {
         run.apply(step).await;
     }
+    for step in run.delete().await {
+        for step in by_name.take(&core, step).await {
+            run.apply(step).await;
+        }
+    }
+    for step in by_name.finish(&core).await {
+        run.apply(step).await;
+    }
     run.finish().await
 }

@@ -1,8 +1,8 @@
 //! One run: steps are taken, executed as many at a time as the bounds allow, and counted.
 //!
 //! The order in which a run ends: all steps end; files get their further names; surplus entries are
-//! deleted, if nothing has failed; then the steps that waited for a deletion are executed; then the
-//! directories that were held for these get their times.
+//! deleted, if nothing has failed ([`Run::delete`]); then the steps that waited for a deletion are
+//! executed; then the directories that were held for these get their times ([`Run::finish`]).
 //!
 //! Dropping a [`Run`] ends it at once. [`Stopper::stop`] ends it in order: unfinished small files
 //! are removed, large ones are kept for the next run.
@@ -172,9 +172,10 @@ impl Run {
         self.tasks.spawn(async move { carry_out(&core, &step, room).await });
     }
 
-    /// Waits for all steps in progress, deletes, and returns the outcome. To be called when
-    /// [`Run::next`] has returned `None` and the caller's own steps have ended.
-    pub async fn finish(mut self) -> Outcome {
+    /// Waits for all steps in progress, and deletes. To be called when [`Run::next`] has returned
+    /// `None` and the caller's own steps have ended. Returns the steps that waited for a deletion:
+    /// as those before, they are executed by the caller, or passed to [`Run::apply`].
+    pub async fn delete(&mut self) -> Vec<Step> {
         self.steps.close();
         if self.core.stop_reason().is_some() {
             self.planner.0.abort();
@@ -192,9 +193,11 @@ impl Run {
         self.settle().await;
         unseen::report(&self.core, self.core.asked_for_unseen()).await;
         collisions::check(&self.core).await;
-        for step in deletion::carry_out(&self.core).await {
-            self.apply(step).await;
-        }
+        deletion::carry_out(&self.core).await
+    }
+
+    /// Waits for the steps that [`Run::delete`] has returned, and returns the outcome.
+    pub async fn finish(mut self) -> Outcome {
         self.settle().await;
         returned((&mut self.finisher.0).await);
         self.core.outcome()
@@ -265,7 +268,7 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
         }
         Action::Copy(_) | Action::MakeLink(_) if needs_stream(core, step).await => {
             copy::remove_stale(core, step).await;
-            Err(no_stream_for_xattrs(&step.name))
+            Err(step.refused.clone().unwrap_or_else(|| no_stream_for_xattrs(&step.name)))
         }
         Action::Copy(_) if step.attr.kind == FileKind::Regular => {
             ready(core, step).await?;
@@ -278,11 +281,12 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
             ready(core, step).await?;
             copy::special(core, step, left).await.map(|()| Copied::default())
         }
-        Action::Copy(_) => Err(Problem::Other {
-            name: step.name.clone(),
-            words: "no stream has copied it, and SFTP makes no devices, pipes or sockets"
-                .to_owned(),
-        }),
+        Action::Copy(_) => {
+            copy::remove_stale(core, step).await;
+            let words = "no stream has copied it, and SFTP makes no devices, pipes or sockets";
+            let never = || Problem::Other { name: step.name.clone(), words: words.to_owned() };
+            Err(step.refused.clone().unwrap_or_else(never))
+        }
         Action::MakeLink(_) => {
             ready(core, step).await?;
             copy::symlink(core, step, left).await.map(|()| Copied::default())

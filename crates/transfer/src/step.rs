@@ -5,6 +5,7 @@ use std::sync::Arc;
 use base::{Attr, AttrChange, RemotePath};
 
 use crate::dir::Dir;
+use crate::outcome::Problem;
 use crate::temporary::Partial;
 
 /// Why a file is copied.
@@ -81,8 +82,13 @@ pub struct Step {
     pub(crate) own: Option<Arc<Dir>>,
     /// Device and inode at the source, if it has several names and hard links are preserved.
     pub(crate) identity: Option<(u64, u64)>,
+    /// Device and inode of the target's entry, if the source's file has several names, and these are
+    /// known.
+    pub(crate) identity_there: Option<(u64, u64)>,
     /// The names of the file, if it has several and hard links are preserved.
     pub(crate) names: Option<Arc<crate::run::Names>>,
+    /// Why a stream has not copied it.
+    pub(crate) refused: Option<Problem>,
 }
 
 impl Step {
@@ -95,8 +101,23 @@ impl Step {
         dir: Arc<Dir>,
     ) -> Step {
         let (action, partials) = (Action::Nothing, Vec::new());
-        let (own, identity, names) = (None, None, None);
-        Step { source, from, name, attr, there, action, partials, dir, own, identity, names }
+        let (own, names, refused) = (None, None, None);
+        let (identity, identity_there) = (None, None);
+        Step {
+            source,
+            from,
+            name,
+            attr,
+            there,
+            action,
+            partials,
+            dir,
+            own,
+            identity,
+            identity_there,
+            names,
+            refused,
+        }
     }
 
     /// Whether the action changes anything.

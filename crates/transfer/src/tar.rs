@@ -495,7 +495,7 @@ fn opened(path: &std::path::Path) -> base::Result<(std::os::fd::OwnedFd, Vec<u8>
 
 impl Streamed {
     fn of(end: stream::End<Counters>) -> Streamed {
-        let stream::End { done: counters, why, link } = end;
+        let stream::End { done: counters, why, link, .. } = end;
         let Counters { counts, missed, owners_refused, problems, problems_total, .. } = counters;
         let why = why.or_else(|| (missed > 0).then(|| format!("{missed} missed")));
         let done = StreamOutcome { counts, owners_refused, link, why, ..StreamOutcome::default() };

@@ -7,6 +7,9 @@
 //! `lstat` on each entry does. So where there is a shell, one more command walks each source whose
 //! directories are listed over SFTP, and each of its error messages is a problem of the run.
 //!
+//! `find` walks from directory to directory, and reaches entries whose path is longer than a server
+//! can look at (`PATH_MAX`). It reports the first such entry of each branch.
+//!
 //! The command may fail: then nothing is known, and `deletion` queries each name.
 //!
 //! Where hard links are preserved, another command finds the files with several names. Without it
@@ -24,6 +27,12 @@ use crate::outcome::Problem;
 use crate::run::Core;
 use crate::shell::{Shell, command, plain_path, unescape};
 use crate::task::AbortOnDrop;
+
+/// Bytes of the longest path that a server can look at, with the NUL at its end.
+const PATH_MAX: usize = 4096;
+
+/// Why an entry with a longer path is omitted.
+const TOO_LONG: &str = "File name too long";
 
 /// Limit of the answer, in bytes: some thousand messages.
 const ANSWER_BYTES: u64 = 256 << 10;
@@ -85,10 +94,13 @@ impl ShellFind {
     async fn complaints(&self, top: &RemotePath) -> Result<Vec<Complaint>, String> {
         let (root, top) = (plain_path(&self.root), plain_path(top.as_bytes()));
         let stay = if self.one_file_system { "-xdev " } else { "" };
-        // No size is below zero, but the test makes `find` call `lstat` on each entry.
+        // No size is below zero, but the test makes `find` call `lstat` on each entry. A path from
+        // the root is as long as the one from here and that of this directory, but for the `.`.
         let script = format!(
-            "cd -- \"$1\" || exit 3; LC_ALL=C; export LC_ALL; \
-             find \"$2\" {stay}-size -0c 2>&1 >/dev/null </dev/null; echo \"end $?\""
+            "cd -- \"$1\" || exit 3; LC_ALL=C; export LC_ALL; d=$(pwd -P); \
+             l=$(printf \"%$(({PATH_MAX} + 1 - ${{#d}}))s*\" '' | tr ' ' '?'); \
+             find \"$2\" {stay}-path \"$l\" -prune -exec printf \"find: '%s': {TOO_LONG}\\n\" {{}} \\; \
+             -o -size -0c 2>&1 </dev/null; echo \"end $?\""
         );
         let command = command(&script, &[&root, &top]).ok_or("a name has a newline")?;
         let answer = self.shell.output(&command, ANSWER_BYTES).await;

@@ -285,8 +285,29 @@ fn is_at_work(core: &Core, own: &Dir, name: &Name, attr: &Attr) -> bool {
     lasts && core.sink.as_ref().is_some_and(|sink| matches!(sink.lock(&path), Ok(None)))
 }
 
-/// Finds which of the files have other names, where the source reports that.
+/// Finds which of the files have other names, where the source reports that, and what these files
+/// are at the target, where that reports it.
 async fn find_names(core: &Core, source: usize, steps: &mut [Step]) {
+    find_names_at_source(core, source, steps).await;
+    let here = |step: &Step| step.identity.is_some() && step.there.is_some_and(|it| !it.is_dir());
+    for step in steps.iter_mut().filter(|step| here(step)) {
+        let id = step.there.and_then(|there| there.id());
+        step.identity_there = id.map(|id| (id.device, id.number));
+    }
+    let Some(sink) = core.sink.clone() else { return };
+    let wanted = steps.iter().enumerate().filter(|(_, step)| here(step));
+    let wanted: Vec<_> =
+        wanted.map(|(at, step)| (at, core.job.target.path_of(&step.name))).collect();
+    let found = blocking(move || {
+        let found = wanted.into_iter().map(|(at, path)| (at, sink.identity(&path)));
+        found.collect::<Vec<_>>()
+    });
+    for (at, identity) in found.await {
+        steps[at].identity_there = identity.map(|(device, inode, _)| (device, inode));
+    }
+}
+
+async fn find_names_at_source(core: &Core, source: usize, steps: &mut [Step]) {
     for step in steps.iter_mut().filter(|step| step.attr.kind == FileKind::Regular) {
         let id = step.attr.inode.filter(|inode| inode.links > 1).and_then(|inode| inode.id);
         step.identity = id.map(|id| (id.device, id.number));

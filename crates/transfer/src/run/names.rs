@@ -20,6 +20,8 @@ pub(crate) struct Names {
     content: (u64, Timestamp),
     /// The first name becomes another file than it was.
     new: bool,
+    /// What the first name is at the target.
+    there: Option<(u64, u64)>,
     done: AtomicBool,
 }
 
@@ -43,8 +45,8 @@ impl Group {
     /// Makes the step the first of its names, or one of the others. To be called in the order in
     /// which steps are given out.
     ///
-    /// Whether a name is one of the others at the target already cannot be seen over SFTP: if it
-    /// looks right it is left, unless the first name becomes another file.
+    /// Whether a name is one of the others at the target already cannot be seen over plain SFTP: if
+    /// it looks right it is left, unless the first name becomes another file.
     pub(crate) fn enter(&mut self, step: &mut Step) {
         // A skipped name may lead to another file at the target.
         let Some((device, inode)) =
@@ -57,7 +59,8 @@ impl Group {
         match self.0.entry((step.source, device, inode)) {
             Entry::Vacant(vacant) => {
                 let (first, done) = (step.name.clone(), AtomicBool::new(false));
-                let names = Arc::new(Names { first, content, new: copied, done });
+                let there = step.identity_there;
+                let names = Arc::new(Names { first, content, new: copied, there, done });
                 step.names = Some(vacant.insert(names).clone());
             }
             Entry::Occupied(names) => {
@@ -68,7 +71,8 @@ impl Group {
                     return;
                 }
                 let same = matches!(step.action, Action::Nothing | Action::SetAttr(_));
-                if copied || (same && names.new) {
+                let is_apart = names.there.zip(step.identity_there).is_some_and(|(a, b)| a != b);
+                if copied || (same && (names.new || is_apart)) {
                     step.action = Action::HardLink { first: names.first.clone() };
                     step.names = Some(names.clone());
                 }

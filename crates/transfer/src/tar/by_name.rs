@@ -13,9 +13,11 @@
 //! 2. A step that is taken ends here, or is returned to the run, which then reports its problems.
 //! 3. A file that is not as requested, and all files that tar's exit status may concern (one that
 //!    changed while it was read, or could not be read to its end), are checked again. The run
-//!    copies those that differ.
+//!    copies those that differ. In a push, only the files that GNU tar names in its messages have
+//!    failed, if it has read the whole archive.
 //! 4. The size of one stream is bounded, and so is the memory for it.
 
+mod messages;
 mod pull;
 mod push;
 mod worker;
@@ -32,6 +34,7 @@ use crate::plan;
 use crate::run::{self, Core};
 use crate::step::Step;
 use crate::task::{at_most, blocking};
+use messages::Messages;
 use pull::CopiedEntry;
 use worker::Worker;
 
@@ -90,6 +93,8 @@ struct StreamEnd {
     left: Vec<Step>,
     /// Why copied files may differ from their sources.
     why: Option<String>,
+    /// Of the server's tar.
+    messages: Messages,
     link: Link,
 }
 
@@ -227,6 +232,7 @@ async fn prepare(core: &Core, step: &Step, remote_side: Side) -> Result<bool, Pr
     run::ready(core, step).await?;
     if remote_side == Side::Source {
         copy::remove_stale(core, step).await;
+        copy::remove_obstacle(core, step, &core.job.target.path_of(&step.name)).await?;
     }
     Ok(true)
 }

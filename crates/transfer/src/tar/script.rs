@@ -223,24 +223,39 @@ pub(super) fn push(
     command(&script, &[directory, name, stage, begin])
 }
 
+/// The answer of [`take`] if GNU tar has read the whole archive, and failed for some of its members.
+/// Its messages follow.
+pub(super) const SOME_FAILED: &[u8] = SOME_FAILED_TEXT.as_bytes();
+const SOME_FAILED_TEXT: &str = "some";
+
+/// The last message of a GNU tar that has failed for some members, and has gone on to the end.
+pub(super) const WENT_ON: &str = "tar: Exiting with failure status due to previous errors";
+
 /// The command that unpacks an archive in `directory`, with its names, which are temporary ones. It
-/// answers with tar's exit status when the archive has ended. If tar has failed, the client may be
-/// gone, so the command removes the unpacked files itself. GNU tar prints their names; files
-/// without a temporary name are not touched.
+/// answers with tar's exit status when the archive has ended, or with [`SOME_FAILED`]. If tar has
+/// not read the whole archive, the client may be gone, so the command removes the unpacked files
+/// itself. GNU tar prints their names; files without a temporary name are not touched.
+///
+/// Names go through the pipe (descriptor 4) to the second half of the command, and behind them,
+/// each after a line `=`, the messages and the exit status.
 pub(super) fn take(directory: &[u8], options: &Options) -> Option<Vec<u8>> {
     let mut script = LOOK.to_owned();
     let _ = write!(
         script,
         "look; [ $k ] || k=$t; p='/[.][^/]*{TEMPORARY}$'; \
          case $k in gnu) set -- {} -v --quoting-style=literal;; *) set -- {};; esac; \
-         end() {{ if [ \"$t\" != 0 ]; then \
-         printf '%s\\n' \"$l\" | grep \"$p\" | tr '\\n' '\\0' | xargs -0 rm -f --; fi; \
-         echo \"$t\"; exit; }}; \
+         r=$(printf '\\n=\\nx'); r=${{r%x}}; \
+         all() {{ e=$(\"$@\" 2>&1 >&4); t=$?; printf '%s%s%s%s' \"$r\" \"$e\" \"$r\" \"$t\"; }}; \
+         end() {{ l=$(cat); t=${{l##*\"$r\"}}; l=${{l%\"$r\"*}}; e=${{l##*\"$r\"}}; case $t:$e in 0:*) echo 0;; \
+         2:*'{WENT_ON}') echo {SOME_FAILED_TEXT}; printf '%s\\n' \"$e\";; \
+         *) printf '%s\\n' \"$l\" | grep \"$p\" | tr '\\n' '\\0' | xargs -0 rm -f --; \
+         printf '%s\\n' \"$e\" >&2; echo \"$t\";; esac; }}; \
+         packed() {{ v=$1; shift; \"$v\" -dc | tar -xf - \"$@\"; }}; \
          while IFS= read -r v; do case $v in \
          hello) echo \"{GREETING}$k$z\";; \
          rate) head -c {RATE_BYTES} /dev/urandom;; \
-         plain) {WIDEN}l=$(tar -xf - \"$@\"); t=$?; end;; \
-         gzip|zstd) l=$(\"$v\" -dc | tar -xf - \"$@\"); t=$?; end;; \
+         plain) {WIDEN}{{ all tar -xf - \"$@\"; }} 4>&1 | end; exit;; \
+         gzip|zstd) {{ all packed \"$v\" \"$@\"; }} 4>&1 | end; exit;; \
          *) exit 64;; esac; done",
         gnu_extract(options),
         bsd_extract(options),

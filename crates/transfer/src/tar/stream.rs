@@ -13,12 +13,16 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::peer::{Peer, close_reason, line};
+use super::script::SOME_FAILED;
 use crate::compress::{self, Encoder, Method};
 use crate::shell::Running;
 use crate::task::blocking;
 
 /// Bytes of an archive that are read at a time.
 const READ_BYTES: usize = 512 << 10;
+
+/// Bytes of the messages that follow [`SOME_FAILED`].
+const MESSAGES_BYTES: u64 = 8 << 20;
 
 /// An archive that arrives.
 pub(super) type Archive = BufReader<Box<dyn Read>>;
@@ -47,6 +51,8 @@ pub(super) struct End<T> {
     pub done: T,
     /// Why the stream is not whole.
     pub why: Option<String>,
+    /// What the command has said of that, of bounded length; the start may be missing.
+    pub messages: Vec<u8>,
     pub link: Link,
 }
 
@@ -75,21 +81,23 @@ impl Peer {
         // Not earlier: a shell that lost its input would have ended, too. Not later: an archive may
         // end before the input does, if it is not one of tar's.
         drop((stdin, input));
+        let mut messages = Vec::new();
         let why = match unpacked {
             Err(error) => Some(error.to_string()),
             Ok(()) => match exit.await {
                 Ok(exit) if exit.status == Some(0) => None,
                 Ok(exit) => {
-                    Some(String::from_utf8_lossy(&exit.stderr).trim().escape_debug().to_string())
+                    messages = exit.stderr;
+                    Some(String::from_utf8_lossy(&messages).trim().escape_debug().to_string())
                 }
                 Err(error) => Some(error.to_string()),
             },
         };
-        End { done, why, link: flow.link(began, rate, method) }
+        End { done, why, messages, link: flow.link(began, rate, method) }
     }
 
     /// Sends the archive that `pack` makes, with `done` on a thread that may block. The command has
-    /// succeeded if it then answers `success`.
+    /// succeeded if it then answers `success`. After the answer [`SOME_FAILED`] come messages.
     pub(super) async fn send<T: Send + 'static>(
         self,
         success: &[u8],
@@ -110,12 +118,21 @@ impl Peer {
         let mut running = Running { stdin: Box::new(tokio::io::sink()), stdout, exit };
         // After an error, too: then the command has ended its work.
         let said = line(&mut running).await;
+        let mut messages = Vec::new();
         let why = match (packed, said) {
             (Err(error), _) => Some(error.to_string()),
             (Ok(()), Ok(said)) if said == success => None,
+            (Ok(()), Ok(said)) if said == SOME_FAILED => {
+                let mut limited = (&mut running.stdout).take(MESSAGES_BYTES);
+                let is_whole = limited.read_to_end(&mut messages).await.is_ok();
+                if !is_whole || limited.limit() == 0 {
+                    messages.clear();
+                }
+                Some("tar has failed for some entries".to_owned())
+            }
             (Ok(()), _) => Some(close_reason(running).await.why()),
         };
-        End { done, why, link: flow.link(began, rate, method) }
+        End { done, why, messages, link: flow.link(began, rate, method) }
     }
 }
 

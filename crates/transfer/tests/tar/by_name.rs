@@ -336,7 +336,8 @@ async fn hard_links_that_nothing_reports_are_noted() {
     let options = Options { hard_links: true, ..plain() };
     let programs = tempfile::tempdir().unwrap();
     let without = LocalShell::with_tar(programs.path(), "exit 1");
-    fs::write(programs.path().join("tar"), "#!/bin/sh\necho 'tar (some other)'\n").unwrap();
+    let other = "#!/bin/sh\necho 'tar (some other)'\n";
+    sandbox::write_program(programs.path().join("tar"), other).unwrap();
     for (shell, is_unknown) in [(LocalShell::plain(), false), (without, true)] {
         let (outcome, _) = copy(from.path(), to.path(), shell, &options).await;
         assert_eq!(outcome.problems, []);
@@ -370,8 +371,7 @@ async fn a_name_of_a_file_that_is_there_is_linked_or_noted() {
                 // As busybox's.
                 let other =
                     "#!/bin/sh\ncase $* in *-printf*) exit 1; esac; exec /usr/bin/find \"$@\"\n";
-                fs::copy(programs.path().join("tar"), programs.path().join("find")).unwrap();
-                fs::write(programs.path().join("find"), other).unwrap();
+                sandbox::write_program(programs.path().join("find"), other).unwrap();
                 shell
             }
         };
@@ -569,4 +569,83 @@ async fn a_stream_that_stalls_does_not_hold_up_who_ends_the_run() {
     };
     let (outcome, ()) = tokio::join!(engine::drive(run, &mut by_name), stop);
     assert_eq!(outcome.stopped, Some(transfer::Stop::Asked));
+}
+
+/// They were copied before without `-H`.
+#[tokio::test]
+async fn names_that_are_separate_copies_become_names_of_one_file() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(from.path().join("a"), "content").unwrap();
+    let options = Options { hard_links: true, ..plain() };
+    for name in ["b", "c"] {
+        fs::hard_link(from.path().join("a"), from.path().join(name)).unwrap();
+    }
+    let (outcome, _) = copy(from.path(), to.path(), LocalShell::plain(), &plain()).await;
+    assert!(outcome.is_complete(), "{outcome:#?}");
+    let inodes = || {
+        let inode = |name| fs::metadata(to.path().join(name)).unwrap().ino();
+        std::collections::HashSet::from(["a", "b", "c"].map(inode)).len()
+    };
+    assert_eq!(inodes(), 3);
+    let root = from.path().to_str().unwrap().as_bytes().to_vec();
+    for names_made in [2, 0] {
+        let mut source = Tree::remote(plain_sftp(from.path()).await);
+        source.unseen = Some(Arc::new(ShellFind::new(LocalShell::plain(), root.clone(), false)));
+        let shell = LocalShell::plain();
+        let (outcome, _) = copy_of(source, from.path(), to.path(), shell, &options).await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        assert_eq!((inodes(), outcome.counts.names_made), (1, names_made), "{outcome:#?}");
+    }
+}
+
+/// GNU tar has unpacked it, and the server cannot remove it.
+#[tokio::test]
+async fn a_pipe_with_a_newline_in_its_name_is_not_left() {
+    let (from, to, programs) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let pipe = std::process::Command::new("mkfifo").arg(from.path().join("n\nl")).status();
+    assert!(pipe.unwrap().success());
+    let shell = LocalShell::with_tar(programs.path(), "$real \"$@\"; exit 2");
+    let options = Options { specials: true, ..plain() };
+    use std::os::unix::ffi::OsStrExt;
+    let streaming = streaming(shell, options.clone());
+    let directory = to.path().as_os_str().as_bytes().to_vec();
+    let mut by_name = StreamsByName::push(1, &ByName { streaming, directory, name: None });
+    let tree = Arc::new(Local::open(from.path()).unwrap());
+    let source = Source { tree: Tree::local(tree, from.path()), to: RemotePath::root() };
+    let target = Tree::remote(plain_sftp(to.path()).await);
+    let job = Job { sources: vec![source], target, options };
+    let run = Run::start(job, Arc::new(Silent)).await.unwrap();
+    let outcome = engine::drive(run, &mut by_name).await;
+    assert_eq!(outcome.problems.len(), 1, "{outcome:#?}");
+    assert_no_temporaries(to.path());
+}
+
+/// A server's `find` reaches entries whose path it cannot look at as a whole.
+#[tokio::test]
+async fn entries_with_too_long_a_path_are_reported() {
+    use transfer::unseen::Unseen;
+    let from = tempfile::tempdir().unwrap();
+    let at = from.path().canonicalize().unwrap();
+    let name = "d".repeat(200);
+    let mut dir = rustix::fs::openat(
+        rustix::fs::CWD,
+        &at,
+        rustix::fs::OFlags::DIRECTORY,
+        rustix::fs::Mode::empty(),
+    )
+    .unwrap();
+    for _ in 0..25 {
+        rustix::fs::mkdirat(&dir, &*name, rustix::fs::Mode::RWXU).unwrap();
+        let (flags, mode) = (rustix::fs::OFlags::DIRECTORY, rustix::fs::Mode::empty());
+        dir = rustix::fs::openat(&dir, &*name, flags, mode).unwrap();
+    }
+    let root = at.to_str().unwrap().as_bytes().to_vec();
+    let find = ShellFind::new(LocalShell::plain(), root, false);
+    let complaints = find.below(&RemotePath::root()).await.unwrap();
+    assert_eq!(complaints.len(), 1, "{complaints:?}");
+    assert_eq!(complaints[0].words, "File name too long");
+    let path = complaints[0].path.clone().unwrap();
+    let bytes = at.as_os_str().len() + 1 + path.as_bytes().len();
+    assert!((4096..4096 + 201).contains(&bytes), "{bytes}");
 }

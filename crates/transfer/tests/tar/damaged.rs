@@ -3,7 +3,7 @@
 //! a file is copied again, or reported.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -222,8 +222,7 @@ async fn a_pushed_file_that_shrinks_while_it_is_read_is_copied_again() {
              cp -p {saved} {large}; exit $t\n"
         );
         let fake = programs.path().join("tar");
-        fs::write(&fake, script).unwrap();
-        fs::set_permissions(&fake, fs::Permissions::from_mode(0o755)).unwrap();
+        sandbox::write_program(&fake, script).unwrap();
         let shell =
             LocalShell { programs: Some(programs.path().to_owned()), instead: None, umask: None };
         let remote = Arc::new(Local::open(to.path()).unwrap());

@@ -45,8 +45,7 @@ fn plain() -> Arc<dyn Shell> {
 /// With `script` in the place of `find`; `$real` is the path of the true one.
 fn with_find(programs: &Path, script: &str) -> Arc<dyn Shell> {
     let fake = programs.join("find");
-    fs::write(&fake, format!("#!/bin/sh\nreal=/usr/bin/find\n{script}\n")).unwrap();
-    fs::set_permissions(&fake, Permissions::from_mode(0o755)).unwrap();
+    sandbox::write_program(&fake, format!("#!/bin/sh\nreal=/usr/bin/find\n{script}\n")).unwrap();
     let programs = Some(programs.to_owned());
     Arc::new(LocalShell { programs, instead: None, umask: None })
 }
@@ -268,8 +267,11 @@ async fn a_timeout_that_is_not_gnus_is_not_used() {
     let (tree, _) = places();
     let programs = tempfile::tempdir().unwrap();
     let program = programs.path().join("timeout");
-    fs::write(&program, "#!/bin/sh\n[ \"$1\" != --version ] || exit 1\nexec sleep 60\n").unwrap();
-    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    sandbox::write_program(
+        &program,
+        "#!/bin/sh\n[ \"$1\" != --version ] || exit 1\nexec sleep 60\n",
+    )
+    .unwrap();
     let shell = with_find(programs.path(), "exec $real \"$@\"");
     let left = log_in(&shell, tree.path()).await.unwrap();
     assert!(left.listing.is_none());

@@ -264,8 +264,7 @@ async fn a_far_side_without_commands_or_tar_declines() {
     let dir = tempfile::tempdir().unwrap();
     let no_tar = tempfile::tempdir().unwrap();
     let fake = no_tar.path().join("tar");
-    fs::write(&fake, "#!/bin/sh\necho 'tar (some other)'\n").unwrap();
-    std::process::Command::new("chmod").arg("755").arg(&fake).status().unwrap();
+    sandbox::write_program(&fake, "#!/bin/sh\necho 'tar (some other)'\n").unwrap();
     let without_tar =
         LocalShell { programs: Some(no_tar.path().to_owned()), instead: None, umask: None };
     let nologin = "echo 'This account is not available.' >&2; exit 1";
@@ -297,8 +296,7 @@ async fn what_cannot_be_read_is_missed_and_the_rest_comes() {
     let fake = programs.path().join("tar");
     let script = "#!/bin/sh\n[ \"$1\" = --version ] || { /usr/bin/tar \"$@\"; exit 2; }\n\
                   exec /usr/bin/tar \"$@\"\n";
-    fs::write(&fake, script).unwrap();
-    std::process::Command::new("chmod").arg("755").arg(&fake).status().unwrap();
+    sandbox::write_program(&fake, script).unwrap();
     let shell = Arc::new(LocalShell {
         programs: Some(programs.path().to_owned()),
         instead: None,
@@ -367,8 +365,7 @@ async fn a_name_that_is_taken_at_the_last_moment_keeps_what_it_has() {
     // Another push has given its tree the name since this one has looked.
     let script = "#!/bin/sh\nmkdir -p pushed && touch pushed/another\nexec /bin/mv \"$@\"\n";
     let mv = programs.path().join("mv");
-    fs::write(&mv, script).unwrap();
-    fs::set_permissions(&mv, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    sandbox::write_program(&mv, script).unwrap();
     let shell =
         LocalShell { programs: Some(programs.path().to_owned()), instead: None, umask: None };
     let push = push_of(&dir.path().join("tree"), dir.path(), "pushed");

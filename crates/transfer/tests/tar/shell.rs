@@ -27,13 +27,11 @@ impl LocalShell {
 
     /// With `script` in the place of `tar`; `$real` is the path of the true one.
     pub fn with_tar(programs: &std::path::Path, script: &str) -> Arc<LocalShell> {
-        use std::os::unix::fs::PermissionsExt;
         let fake = programs.join("tar");
         let text = format!(
             "#!/bin/sh\nreal=/bin/tar\n[ \"$1\" != --version ] || exec $real \"$@\"\n{script}\n"
         );
-        std::fs::write(&fake, text).unwrap();
-        std::fs::set_permissions(&fake, std::fs::Permissions::from_mode(0o755)).unwrap();
+        sandbox::write_program(&fake, text).unwrap();
         Arc::new(LocalShell { programs: Some(programs.to_owned()), instead: None, umask: None })
     }
 

@@ -397,3 +397,83 @@ async fn a_file_system_without_attributes_is_no_problem() {
     assert_eq!(outcome.counts.files_copied, 2);
     assert!(source.calls(Call::Listxattr) >= 2);
 }
+
+const NOTE: &str = "user.note";
+
+/// Files with an attribute, and one in a directory that is at the target already.
+fn few(from: &Path, to: &Path) {
+    let time = UNIX_EPOCH + Duration::from_secs(1_000_000_000);
+    fs::create_dir(from.join("d")).unwrap();
+    fs::create_dir(to.join("d")).unwrap();
+    for name in ["a", "b", "d/x"] {
+        fs::write(from.join(name), name).unwrap();
+        set(&from.join(name), NOTE, name);
+    }
+    for dir in [from.join("d"), to.join("d")] {
+        File::open(dir).unwrap().set_modified(time).unwrap();
+    }
+}
+
+fn names_with_notes(dir: &Path) -> Vec<&'static str> {
+    let has_note = |name: &&str| get(&dir.join(name), NOTE).as_deref() == Some(*name);
+    ["a", "b", "d/x"].into_iter().filter(has_note).collect()
+}
+
+fn with_users_attributes(delete: bool) -> Options {
+    Options { xattrs: Xattrs::Users, delete, owners: Owners::Leave, ..Options::default() }
+}
+
+async fn push_few(from: &Path, to: &Path, shell: &Arc<LocalShell>, delete: bool) -> Outcome {
+    let options = with_users_attributes(delete);
+    let mut place = place(to, shell);
+    place.streaming.options = options.clone();
+    let by_name = StreamsByName::push(1, &place);
+    run_with(options, local(from), Tree::remote(plain(to).await), by_name).await
+}
+
+/// Only what tar names has failed, with tar's reason. The rest has been copied.
+#[tokio::test]
+async fn one_entry_that_tar_refuses_does_not_keep_out_the_others() {
+    let (from, to, programs) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    few(from.path(), to.path());
+    let shell = LocalShell::with_tar(programs.path(), "rmdir d && touch d; exec $real \"$@\"");
+    let outcome = push_few(from.path(), to.path(), &shell, false).await;
+    assert_eq!(names_with_notes(to.path()), ["a", "b"], "{outcome:#?}");
+    let problems: Vec<String> = outcome.problems.iter().map(ToString::to_string).collect();
+    let reason = "d/x: not copied by the server's tar: Cannot open: Not a directory";
+    assert!(problems.iter().any(|problem| problem == reason), "{problems:?}");
+    assert_eq!(outcome.counts.files_copied, 2);
+    for entry in fs::read_dir(to.path()).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(!name.contains(".sshoal-"), "{name}");
+    }
+}
+
+/// A directory where the source has a file that only a stream copies.
+#[tokio::test]
+async fn a_directory_in_the_way_is_replaced() {
+    for (pushes, is_empty) in [(true, true), (true, false), (false, true), (false, false)] {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        few(from.path(), to.path());
+        fs::create_dir(to.path().join("a")).unwrap();
+        if !is_empty {
+            fs::write(to.path().join("a/z"), "").unwrap();
+        }
+        let shell = LocalShell::plain();
+        let outcome = match pushes {
+            true => push_few(from.path(), to.path(), &shell, !is_empty).await,
+            false => {
+                let options = with_users_attributes(!is_empty);
+                let mut place = place(from.path(), &shell);
+                place.streaming.options = options.clone();
+                let by_name = StreamsByName::pull(vec![Some(place)]);
+                let source = Tree::remote(plain(from.path()).await);
+                run_with(options, source, local(to.path()), by_name).await
+            }
+        };
+        let what = format!("pushes: {pushes}, empty: {is_empty}, {outcome:#?}");
+        assert!(outcome.is_complete(), "{what}");
+        assert_eq!(names_with_notes(to.path()), ["a", "b", "d/x"], "{what}");
+    }
+}

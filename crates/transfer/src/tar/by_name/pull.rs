@@ -137,14 +137,20 @@ impl Placer {
             _ => came,
         };
         match self.put(reader, member, &step) {
-            Ok(put) => self.ended(step, came, put),
+            Ok(put) => {
+                self.ended(step, came, put);
+                Ok(())
+            }
             Err(broken) => {
                 tracing::debug!("{}: {broken:?}", step.name);
-                self.left.push(step);
-                broken.missed()?;
+                let missed = broken.missed();
+                let failed = missed.as_ref().ok();
+                let refused =
+                    failed.map(|(doing, errno)| Problem::failed(&step.name, *doing)(*errno));
+                self.left.push(Step { refused, ..step });
+                missed.map(|_| ())
             }
         }
-        Ok(())
     }
 
     /// Keeps the extended attributes of a directory until everything in it is done; false where

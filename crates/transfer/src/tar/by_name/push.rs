@@ -6,10 +6,11 @@ use std::sync::Arc;
 use base::{FileKind, RemotePath, RenameMode};
 use tokio::sync::mpsc;
 
-use super::{Pending, open_mode};
+use super::{Messages, Pending, open_mode};
 use crate::copy;
 use crate::events::Silent;
 use crate::options::Options;
+use crate::outcome::{Doing, Problem};
 use crate::run::{Copied, Core};
 use crate::sink::Sink;
 use crate::step::Step;
@@ -26,7 +27,7 @@ const RENAMES: usize = 64;
 pub(super) struct Sent {
     step: Step,
     /// Its temporary name at the target.
-    temporary: RemotePath,
+    pub(super) temporary: RemotePath,
     bytes: u64,
 }
 
@@ -122,6 +123,9 @@ pub(super) async fn place(core: &Arc<Core>, sent: Vec<Sent>) -> Vec<Step> {
             }
             let to = core.job.target.path_of(&one.step.name);
             let remote = &core.job.target.remote;
+            if let Err(problem) = copy::remove_obstacle(&core, &one.step, &to).await {
+                return Some(begun(Step { refused: Some(problem), ..one.step }, &one.temporary));
+            }
             match remote.rename(&one.temporary, &to, RenameMode::Replace).await {
                 Ok(()) => {
                     copy::remove_stale(&core, &one.step).await;
@@ -129,13 +133,21 @@ pub(super) async fn place(core: &Arc<Core>, sent: Vec<Sent>) -> Vec<Step> {
                     None
                 }
                 Err(errno) => {
-                    tracing::debug!("{}: cannot be given its name: {errno}", one.step.name);
-                    Some(begun(one.step, &one.temporary))
+                    let refused = Some(Problem::failed(&one.step.name, Doing::Rename)(errno));
+                    Some(begun(Step { refused, ..one.step }, &one.temporary))
                 }
             }
         }
     });
     at_most(RENAMES, renames).await.into_iter().flatten().collect()
+}
+
+/// The steps of sent files that tar could not unpack.
+pub(super) fn failed(sent: Vec<Sent>, messages: &Messages) -> impl Iterator<Item = Step> {
+    sent.into_iter().map(|sent| {
+        let refused = messages.problem(&sent.temporary, &sent.step.name);
+        begun(Step { refused, ..sent.step }, &sent.temporary)
+    })
 }
 
 /// The steps of sent files whose arrival is unknown.

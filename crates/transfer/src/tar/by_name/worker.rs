@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::pull::Placer;
 use super::push::{self, FilePacker};
-use super::{ByName, Pending, StreamEnd};
+use super::{ByName, Messages, Pending, StreamEnd};
 use crate::flow::Side;
 use crate::options::Xattrs;
 use crate::run::Core;
@@ -122,12 +122,16 @@ impl Worker {
         let streams_xattrs = core.streams_xattrs(step.source);
         // What is in the way is for the run, and so is what can be gone on with, unless it cannot
         // come by the run at all.
+        let in_the_way = step.own.is_none() && step.there.is_some_and(|there| there.is_dir());
         let is_begun = step.partials.iter().any(|partial| partial.reliable() > 0);
+        let is_special =
+            !matches!(step.attr.kind, FileKind::Regular | FileKind::Directory | FileKind::Symlink);
+        let needs_stream = streams_xattrs || (is_special && !core.makes_special(step));
         // The server's tar would give set-ID bits to files of any owner.
         let sets_ids = !is_pull && core.set_ids_of(&step.attr).is_some();
         if !is_local
             || sets_ids
-            || (step.own.is_none() && step.there.is_some_and(|there| there.is_dir()))
+            || (in_the_way && !needs_stream)
             || (is_begun && !streams_xattrs && !together)
         {
             return Need::None;
@@ -248,7 +252,11 @@ impl Worker {
             () = core.stopped() => return None,
             end = work.join() => end,
         };
-        end.left.extend(pending.0.lock().drain().map(|(_, step)| step));
+        let pending = std::mem::take(&mut *pending.0.lock());
+        end.left.extend(pending.into_values().map(|mut step| {
+            step.refused = end.messages.problem(&step.from, &step.name);
+            step
+        }));
         if end.why.is_some() {
             self.state = State::Never;
         }
@@ -301,10 +309,10 @@ async fn pull_files(
     let stdin = std::mem::replace(&mut peer.running.stdin, Box::new(tokio::io::sink()));
     let feeding = AbortOnDrop(tokio::spawn(feed(stdin, names)));
     let placer = Placer::new(core, pending);
-    let End { done, why, link } = peer.receive(feeding, placer, Placer::unpack).await;
+    let End { done, why, messages, link } = peer.receive(feeding, placer, Placer::unpack).await;
     let Placer { copied, left, .. } = done;
     let entries = copied.iter().filter(|one| one.counted.is_some()).count() as u64;
-    StreamEnd { entries, copied, left, why, link }
+    StreamEnd { entries, copied, left, why, messages: Messages::parse(&messages), link }
 }
 
 /// Sends the named files, and renames them to their names when tar has succeeded.
@@ -318,8 +326,17 @@ async fn push_files(
     let (sent, left) = (Vec::new(), Vec::new());
     let packer = FilePacker { core: core.clone(), source, pending, sent, left };
     let pack = move |packer: &mut FilePacker, output| packer.pack(output, names);
-    let End { done: FilePacker { sent, mut left, .. }, mut why, link } =
+    let End { done: FilePacker { sent, mut left, .. }, mut why, messages, link } =
         peer.send(b"0", packer, pack).await;
+    let messages = Messages::parse(&messages);
+    let mut sent = sent;
+    if why.is_some() && messages.name_all() {
+        // All others have arrived.
+        why = None;
+        let (failed, arrived) = sent.into_iter().partition(|one| messages.has(&one.temporary));
+        left.extend(push::failed(failed, &messages));
+        sent = arrived;
+    }
     let mut entries = sent.len() as u64;
     match why {
         None => {
@@ -337,7 +354,7 @@ async fn push_files(
             left.extend(push::in_doubt(sent));
         }
     }
-    StreamEnd { entries, copied: Vec::new(), left, why, link }
+    StreamEnd { entries, copied: Vec::new(), left, why, messages, link }
 }
 
 /// Writes names as they arrive; after the last one closes tar's input.
