@@ -4,6 +4,7 @@
 use std::fs::{self, File, FileTimes, OpenOptions, Permissions};
 use std::io::Write;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
@@ -136,4 +137,67 @@ fn a_log_that_was_rotated_during_an_outage_stays_open() {
     drop(log);
     assert_eq!(fs::read_to_string(world.served("log")).unwrap(), "new\n");
     mount.unmount();
+}
+
+/// As backups that share unchanged files. Only one of the two names is looked at meanwhile.
+#[test]
+fn a_call_by_one_name_does_not_change_the_file_that_has_taken_the_other() {
+    let chmod = |path: &Path| fs::set_permissions(path, Permissions::from_mode(0o600)).unwrap();
+    let truncate = |path: &Path| drop(File::create(path).unwrap());
+    let cut = |path: &Path| File::options().write(true).open(path).unwrap().set_len(1).unwrap();
+    let calls: [(&str, &dyn Fn(&Path)); 3] = [("chmod", &chmod), (">", &truncate), ("cut", &cut)];
+    for mode in MODES {
+        let world = served_by_helper("");
+        let names = |call| (format!("{call}1"), format!("{call}2"));
+        for (call, _) in calls {
+            let (one, other) = names(call);
+            fs::write(world.served(&one), "content").unwrap();
+            fs::hard_link(world.served(&one), world.served(&other)).unwrap();
+        }
+        let mount = world.mount(&["-o", mode]);
+        for (call, run) in calls {
+            let (one, other) = names(call);
+            for name in [&one, &other] {
+                assert_eq!(fs::read_to_string(mount.at(name)).unwrap(), "content");
+            }
+            fs::write(world.served("new"), "precious").unwrap();
+            fs::set_permissions(world.served("new"), Permissions::from_mode(0o644)).unwrap();
+            fs::rename(world.served("new"), world.served(&one)).unwrap();
+            sleep(PAUSE);
+            run(&mount.at(&other));
+            let what = format!("{mode}, {call}");
+            assert_eq!(fs::read_to_string(world.served(&one)).unwrap(), "precious", "{what}");
+            let mode = |name| fs::metadata(world.served(name)).unwrap().mode() & 0o777;
+            assert_eq!(mode(&one), 0o644, "{what}");
+            let changed = mode(&other) == 0o600
+                || fs::read_to_string(world.served(&other)).unwrap() != "content";
+            assert!(changed, "{what}");
+            assert_eq!(fs::read_to_string(mount.at(&one)).unwrap(), "precious", "{what}");
+        }
+        mount.unmount();
+    }
+}
+
+/// As tools for backups rotate their directories.
+#[test]
+fn linked_files_are_read_after_their_directories_were_renamed_at_the_server() {
+    for mode in MODES {
+        let world = served_by_helper("");
+        for dir in ["a", "b"] {
+            fs::create_dir(world.served(dir)).unwrap();
+        }
+        fs::write(world.served("a/f"), "content").unwrap();
+        fs::hard_link(world.served("a/f"), world.served("b/f")).unwrap();
+        let mount = world.mount(&["-o", mode]);
+        for path in ["a/f", "b/f"] {
+            assert_eq!(fs::read_to_string(mount.at(path)).unwrap(), "content");
+        }
+        fs::rename(world.served("b"), world.served("c")).unwrap();
+        fs::rename(world.served("a"), world.served("b")).unwrap();
+        sleep(PAUSE);
+        for path in ["b/f", "c/f"] {
+            assert_eq!(fs::read_to_string(mount.at(path)).unwrap(), "content", "{mode}, {path}");
+        }
+        mount.unmount();
+    }
 }
