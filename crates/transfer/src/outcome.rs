@@ -129,7 +129,7 @@ pub enum Problem {
     /// A directory has the name of a file.
     #[error(
         "{name}: a directory that is not empty has the name at the target; --delete removes it, \
-         unless it is excluded"
+         unless something else fails, or something in it is excluded"
     )]
     DirectoryInTheWay {
         /// Relative to the target.
@@ -198,7 +198,9 @@ fn hint(doing: Doing, errno: Errno) -> &'static str {
         Errno::ENOSPC | Errno::EDQUOT => "; make room at the target and run again",
         Errno::EACCES | Errno::EPERM => "; check the permissions of the file and of its directory",
         Errno::EROFS => "; the target is mounted read-only",
-        Errno::ENAMETOOLONG => "; the target allows shorter names only",
+        Errno::ENAMETOOLONG if doing.side() == Side::Target => {
+            "; the target allows shorter names only"
+        }
         Errno::EMFILE | Errno::ENFILE => "; raise the limit of open files (ulimit -n)",
         _ => "",
     }
@@ -207,7 +209,10 @@ fn hint(doing: Doing, errno: Errno) -> &'static str {
 impl Problem {
     /// Makes a problem of an errno, for `map_err`.
     pub(crate) fn failed(name: &RemotePath, doing: Doing) -> impl Fn(Errno) -> Problem + '_ {
-        move |errno| Problem::Failed { name: name.clone(), doing, errno }
+        move |errno| match (doing, errno) {
+            (Doing::Rename, Errno::EISDIR) => Problem::DirectoryInTheWay { name: name.clone() },
+            _ => Problem::Failed { name: name.clone(), doing, errno },
+        }
     }
 
     /// The target's file system has refused `count` extended attributes.

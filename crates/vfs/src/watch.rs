@@ -64,7 +64,7 @@ const DEFER: Duration = Duration::from_millis(50);
 pub struct WatchStatus {
     /// Watched directories.
     pub directories: usize,
-    /// Why the last directory could not be watched.
+    /// Why the last directory that exists could not be watched.
     pub refused: Option<Errno>,
     /// The server can watch at all. Known after the first use of the mount.
     pub is_offered: bool,
@@ -182,7 +182,15 @@ impl Watching {
         // It is tried again when the server is reachable, or when its path is at rest.
         let is_short = why.is_none_or(Errno::is_loss);
         state.refuse(dir, if is_short { PAUSE } else { RETRY });
-        state.last_refusal = why.or(state.last_refusal);
+        let is_gone = matches!(why, Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ESTALE));
+        if !is_short && !is_gone {
+            state.last_refusal = why;
+        }
+    }
+
+    /// A directory is watched: the server has room for watches.
+    fn note_watched(&self) {
+        self.state.lock().last_refusal.take_if(|why| *why == Errno::ENOSPC);
     }
 
     /// Returns false if that is in progress.
@@ -328,6 +336,7 @@ impl Shared {
                 return false;
             }
         };
+        self.watching.note_watched();
         // Before it covers anything.
         self.await_reports(watches, watch.connection);
         let began = {

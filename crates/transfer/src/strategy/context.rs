@@ -1,6 +1,8 @@
 //! Which engine may copy what, and the streams, connections and runs of both directions.
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
@@ -45,6 +47,8 @@ pub(super) struct Connected {
     pub(super) connection: Connection,
     pub(super) shell: Option<Arc<dyn Shell>>,
     pub(super) directory: Vec<u8>,
+    /// The directory is on this machine.
+    is_local: bool,
     /// What its login has listed.
     pub(super) listing: Option<Listing>,
 }
@@ -369,7 +373,9 @@ impl Context {
             connected => connected?,
         };
         let directory = self.request.remote[remote_index].operand.directory.clone();
-        Ok(Connected { connection, shell: self.shell(remote_index)?, directory, listing })
+        let is_local = self.request.remote[remote_index].gateways.is_empty();
+        let shell = self.shell(remote_index)?;
+        Ok(Connected { connection, shell, directory, is_local, listing })
     }
 
     async fn connect_within(
@@ -495,6 +501,7 @@ impl Connected {
         if let Some(shell) = self.shell.clone() {
             tree.digester = Some(Arc::new(ShellDigester::new(shell, self.directory.clone())));
         }
+        tree.local = self.is_local.then(|| PathBuf::from(OsStr::from_bytes(&self.directory)));
         tree
     }
 }

@@ -301,7 +301,7 @@ fn an_excluded_directory_stays_where_the_source_has_a_file() {
     let from = format!("{}/", world.served("from").display());
     let to = format!("{}/", far(&world, &world.served("to")));
     let ended = ends(&world, "push", &[&from, &to, "--delete", "--exclude", "build/"], 1);
-    assert!(ended.stderr.contains("unless it is excluded"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("--delete removes it"), "{}", ended.stderr);
     assert_eq!(fs::read(world.served("to/build/precious")).unwrap(), b"kept");
 }
 
@@ -338,4 +338,33 @@ fn existing_and_delete_go_together() {
     let names: Vec<_> = kept(&world.served("to")).into_keys().collect();
     assert_eq!(names, [&b""[..], b"both"]);
     assert_eq!(fs::read(world.served("to/both")).unwrap(), b"from/both");
+}
+
+/// No server has to report them.
+#[test]
+fn links_and_devices_of_a_local_source_are_copied() {
+    let world = World::new();
+    let (source, target) = (world.served("source"), world.local("target"));
+    fs::create_dir(&source).unwrap();
+    fs::write(source.join("one"), "content").unwrap();
+    fs::hard_link(source.join("one"), source.join("two")).unwrap();
+    succeed(Command::new("mkfifo").arg(source.join("pipe")));
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        succeed(Command::new("mknod").arg(source.join("null")).args(["c", "1", "3"]));
+    }
+    let near = format!("local:{}/", source.display());
+    ends(&world, "pull", &["-H", "--devices", &near, target.to_str().unwrap()], 0);
+    let seen = |name| fs::symlink_metadata(target.join(name)).unwrap();
+    assert_eq!(seen("one").ino(), seen("two").ino());
+    assert_eq!(seen("pipe").mode() & 0o170_000, 0o010_000);
+    if is_root {
+        assert_eq!((seen("null").mode() & 0o170_000, seen("null").rdev()), (0o020_000, 0x103));
+    }
+    // And the other way.
+    let back = world.local("back");
+    let near = format!("local:{}", back.display());
+    ends(&world, "push", &["-H", "--devices", target.to_str().unwrap(), &near], 0);
+    let ino = |name| fs::symlink_metadata(back.join("target").join(name)).unwrap().ino();
+    assert_eq!(ino("one"), ino("two"));
 }
