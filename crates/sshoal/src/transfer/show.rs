@@ -170,7 +170,7 @@ impl Show {
 
     fn problems(&self, outcome: &Outcome) {
         for problem in outcome.problems.iter().take(PROBLEMS_SHOWN) {
-            eprintln!("sshoal: {problem}");
+            eprintln!("sshoal: {}", shown(problem));
         }
         let more = outcome.problems_total.saturating_sub(PROBLEMS_SHOWN as u64);
         if more > 0 {
@@ -319,14 +319,20 @@ fn entry_json(entry: &Entry<'_>) -> Value {
         event["why"] = json!(why);
     }
     if let Some(problem) = entry.problem {
-        event["problem"] = json!(problem.to_string());
+        event["problem"] = json!(shown(problem));
     }
     event
 }
 
+/// A problem, with a word for the top of the copy, which has no name.
+fn shown(problem: &transfer::Problem) -> String {
+    let top = if problem.name().is_root() { "the target" } else { "" };
+    format!("{top}{problem}")
+}
+
 fn problem_json(problem: &transfer::Problem) -> Value {
     let (name, bytes) = name_json(problem.name().as_bytes());
-    let mut event = json!({"event": "problem", "name": name, "problem": problem.to_string()});
+    let mut event = json!({"event": "problem", "name": name, "problem": shown(problem)});
     if let Some(bytes) = bytes {
         event["name_bytes"] = bytes;
     }
@@ -470,6 +476,8 @@ mod tests {
         let event = problem_json(&transfer::Problem::Vanished { name });
         assert_eq!((&event["event"], &event["name_bytes"]), (&json!("problem"), &json!(b"a\xff")));
         assert!(event["problem"].as_str().unwrap().contains("vanished"), "{event}");
+        let top = transfer::Problem::Vanished { name: base::RemotePath::root() };
+        assert!(shown(&top).starts_with("the target: "), "{}", shown(&top));
         let outcome =
             Outcome { deletions_withheld: 2, deletions_limited: true, ..Outcome::default() };
         let (engines, notes, link_share) = (Vec::new(), Vec::new(), None);
