@@ -16,6 +16,7 @@ use crate::dir::{Dir, Last, Need, Place};
 use crate::job::Tree;
 use crate::outcome::{Doing, Problem};
 use crate::run::{Core, differing};
+use crate::sink::Sink;
 use crate::step::{Action, Skip, Step, Why};
 use crate::task::{blocking, ended};
 use crate::temporary::{self, Partial};
@@ -296,15 +297,19 @@ async fn find_names(core: &Core, source: usize, steps: &mut [Step]) {
     }
     let Some(sink) = core.sink.clone() else { return };
     let wanted = steps.iter().enumerate().filter(|(_, step)| here(step));
-    let wanted: Vec<_> =
-        wanted.map(|(at, step)| (at, core.job.target.path_of(&step.name))).collect();
-    let found = blocking(move || {
-        let found = wanted.into_iter().map(|(at, path)| (at, sink.identity(&path)));
-        found.collect::<Vec<_>>()
-    });
-    for (at, identity) in found.await {
+    let wanted = wanted.map(|(at, step)| (at, core.job.target.path_of(&step.name))).collect();
+    for (at, identity) in identities(sink, wanted).await {
         steps[at].identity_there = identity.map(|(device, inode, _)| (device, inode));
     }
+}
+
+/// Device, inode and number of names of local files, each with its number.
+async fn identities(
+    sink: Arc<Sink>,
+    wanted: Vec<(usize, RemotePath)>,
+) -> Vec<(usize, Option<(u64, u64, u64)>)> {
+    let identity = move |(at, path): (usize, RemotePath)| (at, sink.identity(&path));
+    blocking(move || wanted.into_iter().map(identity).collect()).await
 }
 
 async fn find_names_at_source(core: &Core, source: usize, steps: &mut [Step]) {
@@ -327,12 +332,8 @@ async fn find_names_at_source(core: &Core, source: usize, steps: &mut [Step]) {
         return;
     };
     let regular = steps.iter().enumerate().filter(|(_, it)| it.attr.kind == FileKind::Regular);
-    let wanted: Vec<_> = regular.map(|(at, step)| (at, step.from.clone())).collect();
-    let found = blocking(move || {
-        let found = wanted.into_iter().map(|(at, path)| (at, sink.identity(&path)));
-        found.collect::<Vec<_>>()
-    });
-    for (at, identity) in found.await {
+    let wanted = regular.map(|(at, step)| (at, step.from.clone())).collect();
+    for (at, identity) in identities(sink, wanted).await {
         if let Some((device, inode, links)) = identity
             && links > 1
         {

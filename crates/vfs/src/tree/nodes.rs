@@ -93,17 +93,19 @@ impl Links {
     }
 
     fn remove(&mut self, parent: Ino, name: &Name) {
-        let used = self.used().map(|link| (link.parent, link.name.clone()));
-        if let Some(others) = &mut self.others {
-            others.links.retain(|link| !link.is(parent, name));
+        let Some(at) = self.iter().position(|link| link.is(parent, name)) else { return };
+        let Some(others) = &mut self.others else {
+            self.first = None;
+            return;
+        };
+        // The next name becomes the first; the numbers of those behind the removed one decrease.
+        let used = others.used.map_or(0, |index| index + 1);
+        let removed = others.links.remove(at.saturating_sub(1));
+        if at == 0 {
+            self.first = Some(removed);
         }
-        if self.first.as_ref().is_some_and(|link| link.is(parent, name)) {
-            let next = self.others.as_mut().filter(|others| !others.links.is_empty());
-            self.first = next.map(|others| others.links.remove(0));
-        }
-        if let Some((parent, name)) = used {
-            self.note_used(parent, &name);
-        }
+        let used = if used == at { 0 } else { used - usize::from(used > at) };
+        others.used = used.checked_sub(1);
         self.others.take_if(|others| others.links.is_empty());
     }
 }
@@ -362,6 +364,23 @@ mod tests {
             }
         }
         assert_eq!((nodes.get(ino).unwrap().links.len(), nodes.bound()), (0, 0));
+    }
+
+    #[test]
+    fn the_used_name_stays_so_until_it_is_removed() {
+        const NAMES: [&str; 4] = ["a", "b", "c", "d"];
+        for (used, removed) in NAMES.iter().flat_map(|it| NAMES.map(|removed| (*it, removed))) {
+            let mut links = Links::default();
+            NAMES.iter().for_each(|name| links.push(link(name)));
+            links.note_used(Ino::ROOT, &link(used).name);
+            links.remove(Ino::ROOT, &link(removed).name);
+            let kept: Vec<Name> = links.iter().map(|link| link.name.clone()).collect();
+            let expected: Vec<Name> =
+                NAMES.iter().filter(|it| **it != removed).map(|it| link(it).name).collect();
+            assert_eq!(kept, expected);
+            let expected = if used == removed { &kept[0] } else { &link(used).name };
+            assert_eq!(&links.used().unwrap().name, expected, "{used}, {removed}");
+        }
     }
 
     #[test]
