@@ -15,6 +15,7 @@ use std::time::Duration;
 use base::{Attr, DirEntry, Errno, FileKind, Mutex, Name, OwnedDh, RemotePath, Result};
 use tokio::time::Instant;
 
+use crate::Inode;
 use crate::dir_cache::{CachedEntry, CachedListing, FullListing};
 use crate::inode::Validator;
 use crate::tree::RequestStamp;
@@ -226,10 +227,16 @@ impl Vfs {
             None => {
                 self.shared.note_directory_use(ino);
                 let opening = async {
-                    self.open_listing(ino).await.inspect_err(|error| {
-                        if *error == Errno::ENOENT {
+                    self.open_same_listing(&inode).await.map_err(|error| match error {
+                        Errno::ENOENT => {
                             self.invalidate_inode(&inode);
+                            error
                         }
+                        Errno::ELOOP | Errno::ENOTDIR => {
+                            self.invalidate_inode(&inode);
+                            self.open_error(&inode, error)
+                        }
+                        error => error,
                     })
                 };
                 let cached = || Ok(self.stale_listing(ino).map(ListingState::from_cache));
@@ -246,6 +253,20 @@ impl Vfs {
         };
         self.directories.insert(number, Arc::new(directory));
         Ok(DirHandle(number))
+    }
+
+    /// Opens the directory `inode` at the remote. `ESTALE` if its name is found to lead to another
+    /// directory: the kernel then looks the name up again, as it does not after a later call.
+    async fn open_same_listing(&self, inode: &Arc<Inode>) -> Result<ListingState> {
+        let may_be_other = {
+            let state = inode.state();
+            state.has_identity() && state.fresh_attr(Instant::now()).is_none()
+        };
+        if !may_be_other {
+            return self.open_listing(inode.ino).await;
+        }
+        let (attr, opened) = tokio::join!(self.fetch_attr(inode), self.open_listing(inode.ino));
+        if attr == Err(Errno::ESTALE) { Err(Errno::ESTALE) } else { opened }
     }
 
     /// Opens the directory `ino` at the remote. One that was removed by a local change is empty: a

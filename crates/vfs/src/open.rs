@@ -397,11 +397,6 @@ impl Vfs {
             // Only this truncation has happened, and the attributes are from after it.
             stamp.seq = alone_until;
         }
-        let opened = opened.inspect_err(|error| {
-            if matches!(*error, Errno::ELOOP | Errno::EISDIR | Errno::ENOTDIR) {
-                self.invalidate_inode(inode);
-            }
-        });
         let (remote, attr) = match opened {
             Err(Errno::ENOENT) => {
                 // If another machine has removed the name, the kernel decides: it may have to
@@ -410,7 +405,12 @@ impl Vfs {
                     return Ok(None);
                 }
                 self.has_other_path(inode, &path, stamp);
-                return Err(self.open_error_of_absent(inode));
+                return Err(self.open_error(inode, Errno::ENOENT));
+            }
+            // The name, or one above it, has become that of a link, a directory or a file.
+            Err(error @ (Errno::ELOOP | Errno::EISDIR | Errno::ENOTDIR)) => {
+                self.invalidate_inode(inode);
+                return Err(self.open_error(inode, error));
             }
             opened => opened?,
         };

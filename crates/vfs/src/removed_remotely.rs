@@ -48,8 +48,9 @@ impl Shared {
         false
     }
 
-    /// The error of an open of `inode` whose name is gone.
-    pub(crate) fn open_error_of_absent(&self, inode: &Inode) -> Errno {
-        if inode.state().send_back_to_lookup() { Errno::ESTALE } else { Errno::ENOENT }
+    /// The error of an open of `inode` that ended with `error`, since the name is gone or has
+    /// become that of another kind of file.
+    pub(crate) fn open_error(&self, inode: &Inode, error: Errno) -> Errno {
+        if inode.state().send_back_to_lookup() { Errno::ESTALE } else { error }
     }
 }

@@ -283,6 +283,28 @@ async fn a_file_replaced_by_another_machine_is_another_inode() {
     assert_eq!(vfs.getattr(before.ino).await.unwrap().nlink, 0);
 }
 
+/// The kernel looks a name up again if the open fails, but not if a later call does.
+#[tokio::test]
+async fn h2_an_open_of_a_directory_whose_name_leads_to_another_one_is_sent_back_to_it() {
+    let (remote, vfs) = mounted();
+    remote.put_dir("cur");
+    remote.put_file("new/file", "content");
+    let before = found(&vfs, "cur").await;
+    // The attributes are not known any more, but the name is.
+    vfs.mkdir(before.ino, b"made here", 0o755).await.unwrap();
+    let same = vfs.opendir(before.ino).await.unwrap();
+    vfs.releasedir(same);
+    vfs.mkdir(before.ino, b"made later", 0o755).await.unwrap();
+    remote.move_to("cur", "old");
+    remote.move_to("new", "cur");
+    assert_eq!(vfs.opendir(before.ino).await.unwrap_err(), Errno::ESTALE);
+    let after = found(&vfs, "cur").await;
+    assert_eq!(after.stat.number, number_at(&remote, "cur"));
+    let opened = vfs.opendir(after.ino).await.unwrap();
+    vfs.getattr(after.ino).await.unwrap();
+    vfs.releasedir(opened);
+}
+
 /// A union of a source that tells files apart and one that does not.
 #[tokio::test]
 async fn a_name_that_moves_to_a_source_without_identities_is_another_inode() {

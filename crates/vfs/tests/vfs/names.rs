@@ -107,6 +107,43 @@ async fn c8_an_open_is_sent_back_to_its_name_once() {
     }
 }
 
+/// C8: also where the name has become that of a link or a directory.
+#[tokio::test]
+async fn c8_an_open_of_a_name_that_became_another_kind_is_sent_back_to_it() {
+    let Mount { remote, vfs, .. } = mounted();
+    put(&remote, "target", "new");
+    for become_other in
+        [(|remote: &MemRemote| remote.put_symlink("f", "target")) as fn(&MemRemote), |remote| {
+            remote.put_dir("f")
+        }]
+    {
+        put(&remote, "f", "old");
+        vfs.invalidate_all();
+        let file = found(&vfs, "f").await;
+        remote.remove("f");
+        become_other(&remote);
+        for access in [Access::Write, Access::Read] {
+            assert_eq!(vfs.open(file.ino, plain(access)).await, Err(Errno::ESTALE), "{access:?}");
+        }
+        let now = found(&vfs, "f").await;
+        assert_ne!((now.ino, now.stat.attr.kind), (file.ino, FileKind::Regular));
+        remote.remove("f");
+    }
+}
+
+/// C8: a directory that has become a file.
+#[tokio::test]
+async fn c8_a_listing_of_a_name_that_became_a_file_is_sent_back_to_it() {
+    let Mount { remote, vfs, .. } = mounted();
+    remote.put_dir("d");
+    let dir = found(&vfs, "d").await;
+    remote.remove("d");
+    put(&remote, "d", "a file");
+    vfs.invalidate_all();
+    assert_eq!(vfs.opendir(dir.ino).await.unwrap_err(), Errno::ESTALE);
+    assert_eq!(found(&vfs, "d").await.stat.attr.kind, FileKind::Regular);
+}
+
 /// C8: a listing that was requested before the removal does not bring the name back.
 #[tokio::test]
 async fn c8_an_older_listing_does_not_show_a_name_that_an_open_found_gone() {
