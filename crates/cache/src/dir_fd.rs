@@ -22,7 +22,7 @@ const LOCK_PATIENCE: Duration = Duration::from_millis(200);
 
 /// Time in seconds after which a use is recorded again. A finer resolution is not needed to order
 /// files by age, and each record is a write to the disk.
-const USE_SECS: i64 = 3600;
+pub(crate) const USE_SECS: i64 = 3600;
 
 /// An open directory.
 #[derive(Debug)]

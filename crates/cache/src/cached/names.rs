@@ -35,6 +35,20 @@ impl Core {
         self.noting_attr(path, request).await
     }
 
+    /// Requests and records the attributes of the directories above `path` whose records are lost:
+    /// offline, a file is found by the records of all of them. The mount of an immutable tree has
+    /// no other reason to request them again.
+    pub(super) async fn record_directories_above(&self, path: &RemotePath) {
+        let mut above = path.parent();
+        while let Some(dir) = above {
+            let is_known = self.known_name(&dir, ReadPolicy::CacheOnly).is_some();
+            if is_known || self.request_attr(&dir).await.is_err() {
+                return;
+            }
+            above = dir.parent();
+        }
+    }
+
     /// Records the attributes of `path` that `request` returns.
     async fn noting_attr(
         &self,

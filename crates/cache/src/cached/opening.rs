@@ -172,8 +172,10 @@ impl Core {
             let never_changes = self.config.offline || self.is_immutable(path);
             never_changes || self.store.has_begun(&Subject::new(source, path, validator))
         };
+        // Of an empty file nothing is missing.
         let has_some = |source: &&SourceId| {
-            is_usable(source) && self.store.present_bytes(source, path, validator) > 0
+            let is_begun = || self.store.present_bytes(source, path, validator) > 0;
+            is_usable(source) && (attr.size == 0 || is_begun())
         };
         let source = self.sources(path, ReadPolicy::CacheOnly).into_iter().find(has_some)?;
         let fetch = self.fetch_under(source, path, validator, self.stamp(), true);
@@ -198,9 +200,12 @@ impl Core {
                 return Ok(opened);
             }
         }
-        self.counters.add(|it| it.misses += 1);
+        if policy == ReadPolicy::CacheFirst && known.is_none() {
+            self.record_directories_above(path).await;
+        }
         let flags = OpenFlags::existing(Access::Read);
-        let opened = self.within(wait, self.inner.open(path, flags)).await?;
+        let opened = self.within(wait, self.inner.open(path, flags)).await;
+        let opened = opened.inspect_err(|_| self.counters.add(|it| it.misses += 1))?;
         if policy == ReadPolicy::Server {
             self.files.recognize(path, &opened.attr);
         }
@@ -214,6 +219,8 @@ impl Core {
         let recorded_with_content = policy == ReadPolicy::Server;
         let policy = Some(policy).filter(|_| may_be_cached);
         let content = self.content_of_opened(path, &opened.attr, stamp, policy);
+        let is_cached = matches!(content, Content::Whole(_));
+        self.counters.add(|it| if is_cached { it.hits += 1 } else { it.misses += 1 });
         let (fh, attr) = (Some(opened.fh), opened.attr);
         let (fh, file) = self.files.add(path, attr, Access::Read, fh, content, None);
         let reported = Validator::of(&opened.attr);

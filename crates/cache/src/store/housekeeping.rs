@@ -3,13 +3,16 @@
 //! One process at a time does this, under the lock of the file `gc.lock`, on a thread of its own,
 //! when a writer comes near the bounds. The least recently used items are evicted first, until a
 //! tenth of the bound is free: a scan checks each file, so it does not pay for each file written.
-//! Pinned contents, and partial ones in use, stay. A content is pinned while a pinned file has it:
-//! not after a later content of the file was recorded, or a listing lacks the file.
+//! The records of a directory follow those of the directories below it, and contents that were used
+//! in the same hour. Pinned contents, and partial ones in use, stay. A content is pinned while a
+//! pinned file has it: not after a later content of the file was recorded, or a listing lacks the
+//! file.
 //!
 //! A content of more than one chunk stays while a process has it open: its space would not be free
 //! before it is closed. A smaller one is evicted like any other; its readers keep it.
 
-use std::collections::HashSet;
+use std::cmp::Reverse;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::slice::Iter;
@@ -27,8 +30,9 @@ use super::quota::{FreeSpace, Usage};
 use super::scan::{self, Item, What};
 use super::shared::Shared;
 use crate::digest::Digest;
-use crate::dir_fd::{DirFd, try_lock};
+use crate::dir_fd::{DirFd, USE_SECS, try_lock};
 use crate::index::log::{FILE_NAME, Target};
+use crate::metadata::SourceId;
 use crate::object::about::Origin;
 use crate::partial::files::Names;
 
@@ -142,7 +146,7 @@ impl Shared {
             Usage { bytes, scanned_secs }
         });
         let bytes = usage.map_or(found, |usage| usage.bytes);
-        items.sort_by_key(|item| item.used_secs);
+        sort_for_eviction(&mut items);
         let mut items = items.iter();
         let mut report = self.evict(&layout, &mut items, self.excess(&layout, bytes));
         // How many inodes an eviction frees shows only afterwards.
@@ -313,6 +317,33 @@ impl Shared {
         empty_trash(&layout);
         Ok(())
     }
+}
+
+/// Sorts items in the order in which they are evicted. The records of a directory follow contents
+/// that were used in the same hour, which is the resolution of these times, and the records of all
+/// directories below it: offline, a file is found by the records of all directories above it.
+fn sort_for_eviction(items: &mut [Item]) {
+    let mut last_used: HashMap<(SourceId, RemotePath), i64> = HashMap::new();
+    for item in items.iter() {
+        let What::Records(source, path) = &item.what else { continue };
+        let mut next = Some(path.clone());
+        while let Some(dir) = next {
+            next = dir.parent();
+            let latest = last_used.entry((*source, dir)).or_insert(i64::MIN);
+            if *latest >= item.used_secs {
+                // So it is for all directories above this one.
+                break;
+            }
+            *latest = item.used_secs;
+        }
+    }
+    items.sort_by_cached_key(|item| match &item.what {
+        What::Records(source, path) => {
+            let used_secs = last_used[&(*source, path.clone())];
+            (used_secs.saturating_add(USE_SECS), Reverse(path.as_bytes().len()))
+        }
+        What::Object(..) | What::Partial(_) => (item.used_secs, Reverse(usize::MAX)),
+    });
 }
 
 /// The file whose lock a clean-up has.

@@ -4,7 +4,7 @@ use base::{Errno, Remote, RenameMode};
 use cache::{CachedConfig, Mode, SubTrees};
 use testkit::{Call, path};
 
-use super::stage::{LONG_AGO, Stage, keep, list, pattern, read, size};
+use super::stage::{LONG_AGO, Stage, keep, list, open_store, pattern, read, size};
 
 fn tree(stage: &Stage) {
     for file in 0..20 {
@@ -232,4 +232,27 @@ async fn a_listing_is_valid_before_it_is_written() {
     assert_eq!(size(&cached, "d/absent").await, Err(Errno::ENOENT));
     assert_eq!(list(&cached, "d").await.unwrap(), ["f"]);
     assert_eq!(stage.asked(), 0);
+}
+
+/// After `sshoal cache clear` a mount opens files by names that it still knows. Offline, they are
+/// found by the records of all directories above them.
+#[tokio::test]
+async fn the_directories_above_a_file_are_recorded_again() {
+    let stage = Stage::new();
+    tree(&stage);
+    let cached = stage.mount(Mode::Immutable);
+    walk(&cached).await;
+    open_store(stage.dir.path()).clear().unwrap();
+    assert_eq!(keep(&cached, "d/e/deep").await, b"deep");
+    stage.asked();
+    assert!(keep(&cached, "d/f1").await == pattern(1, 1000));
+    let calls = [Call::Lstat, Call::Open, Call::Read].map(|call| stage.faulty.calls(call));
+    assert_eq!(calls, [0, 1, 1]);
+    drop(cached);
+    let offline = CachedConfig { mode: Mode::Immutable, offline: true, ..stage.config() };
+    let cached = stage.mount_with(offline);
+    for dir in ["", "d", "d/e"] {
+        assert!(cached.lstat(&path(dir)).await.unwrap().is_dir(), "{dir}");
+    }
+    assert_eq!(read(&cached, "d/e/deep").await.unwrap(), b"deep");
 }

@@ -56,6 +56,25 @@ async fn offline_shows_cached_files_only() {
     assert_eq!(stage.asked(), 0);
 }
 
+/// An empty file is complete when its attributes are known.
+#[tokio::test]
+async fn offline_an_empty_file_is_read() {
+    for mode in [Mode::CloseToOpen, Mode::Immutable] {
+        let stage = Stage::new();
+        stage.put("empty", "");
+        stage.put("full", "content");
+        let cached = stage.mount(mode);
+        list(&cached, "").await.unwrap();
+        cached.wait_idle().await;
+        drop(cached);
+        let offline = CachedConfig { mode, offline: true, ..stage.config() };
+        let cached = stage.mount_with(offline);
+        let read_back = read(&cached, "empty").await;
+        assert_eq!(read_back.as_deref(), Ok(&b""[..]), "{mode:?}");
+        assert_eq!(read(&cached, "full").await, Err(EIO), "{mode:?}");
+    }
+}
+
 /// With `stale_ok` the cache is shown while the remote is unreachable, and the server's state
 /// afterwards. A call that is not cached ends as without a cache.
 #[tokio::test]

@@ -212,6 +212,35 @@ fn the_records_above_a_pin_are_not_evicted() {
     assert!(above.iter().all(|path| store.attr(&source(), path).is_some()));
 }
 
+/// Offline, a content is found by the records of all directories above it. They are written before
+/// it, and read while it is.
+#[test]
+fn the_records_above_a_content_are_evicted_after_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = bounded(dir.path(), 1 << 30);
+    let attr = base::Attr { kind: base::FileKind::Directory, ..world::attr(0, 1) };
+    let known = cache::KnownAttr { attr, seen_at: base::Timestamp::now() };
+    store.record_attr(&source(), &base::RemotePath::root(), &known);
+    for file in 0..40 {
+        world::put(&store, file, 1).unwrap();
+    }
+    let used = world::settled_bytes(&store);
+    drop(store);
+    // The records of the top were not used for long.
+    let sources = std::fs::read_dir(dir.path().join("v1/index")).unwrap();
+    let top = sources.last().unwrap().unwrap().path().join("records");
+    let then = SystemTime::now() - Duration::from_secs(100 * 3600);
+    let times = std::fs::FileTimes::new().set_accessed(then).set_modified(then);
+    std::fs::File::open(top).unwrap().set_times(times).unwrap();
+    let store = bounded(dir.path(), used / 2);
+    world::settled_bytes(&store);
+    let found: Vec<Found> = (0..40).map(|file| world::check_file(&store, file)).collect();
+    let left = found.iter().filter(|found| **found == WHOLE).count();
+    assert!((1..40).contains(&left), "{left} contents are left");
+    assert!(found.iter().all(|found| found.record), "{found:?}");
+    assert!(store.attr(&source(), &base::RemotePath::root()).is_some());
+}
+
 /// The commands wait for a clean-up by another process, which may have other bounds.
 #[test]
 fn a_clean_up_that_is_requested_follows_one_that_runs() {
