@@ -207,6 +207,10 @@ fn connection(arguments: &Arguments) -> Result<MountRequest, Problem> {
     let (mut request, notes) =
         server_arguments::request(words, OsStr::new("host:"), Path::new("/"))?;
     notes.iter().for_each(|note| eprintln!("sshoal: note: {note}"));
+    if request.disk.as_ref().is_some_and(|disk| disk.offline) {
+        let hint = "copy out of a mount with offline instead, by cp -a";
+        return Err(Problem::new("option 'offline'", "a copy contacts the host").hint(hint));
+    }
     request.ssh.typed_password = ssh::TypedPassword::Unseen;
     Ok(*request)
 }

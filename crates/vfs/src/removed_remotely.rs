@@ -28,7 +28,7 @@ impl Shared {
     ) -> bool {
         let mut tree = self.tree();
         let present = tree.path(inode.ino);
-        if !tree.paths_unchanged_since(stamp.seq) || present.as_ref() != Some(path) {
+        if !tree.path_unchanged_since(inode.ino, stamp.seq) || present.as_ref() != Some(path) {
             return present.is_some();
         }
         let several = !tree.has_one_path(inode.ino);

@@ -107,6 +107,25 @@ async fn c8_an_open_is_sent_back_to_its_name_once() {
     }
 }
 
+/// C8: also while a directory that is not on its path is being renamed.
+#[tokio::test]
+async fn c8_a_name_is_removed_from_the_cache_while_another_directory_is_renamed() {
+    let Mount { remote, faulty, vfs } = mounted();
+    put(&remote, "f", "old");
+    remote.put_dir("d");
+    let file = found(&vfs, "f").await;
+    found(&vfs, "d").await;
+    let gate = faulty.hold_answer(Call::Rename, 1);
+    let mut renaming =
+        Box::pin(vfs.rename((Ino::ROOT, b"d"), (Ino::ROOT, b"e"), RenameMode::Replace));
+    until!(renaming, gate);
+    remote.remove("f");
+    assert_eq!(vfs.open(file.ino, plain(Access::Read)).await, Err(Errno::ESTALE));
+    assert_eq!(vfs.lookup(Ino::ROOT, b"f").await.err(), Some(Errno::ENOENT));
+    gate.release();
+    renaming.await.unwrap();
+}
+
 /// C8: also where the name has become that of a link or a directory.
 #[tokio::test]
 async fn c8_an_open_of_a_name_that_became_another_kind_is_sent_back_to_it() {

@@ -13,6 +13,7 @@ fn wrong_arguments_exit_with_a_hint_and_code_2() {
         (&["push", "h:a", "h:b"], "on this machine\n"),
         (&["pull", "h:a"], "usage: sshoal pull"),
         (&["pull", "--bogus", "h:a", "b"], "--bogus"),
+        (&["pull", "-o", "cache=disk,offline", "h:a", "b"], "a copy contacts the host"),
         (&["pull", "--max-delete", "3", "h:a", "b"], "--delete"),
         (&["pull", "-q", "-v", "h:a", "b"], "cannot be used with"),
         (&["pull", "--engine", "tar", "-n", "h:a", "b"], "--dry-run"),
