@@ -16,6 +16,7 @@ use rustix::process::geteuid;
 use crate::inside::about;
 use crate::job::{self, Tally};
 use crate::place::{Connection, Place};
+use crate::probe;
 use crate::profile::Profile;
 use crate::record::{self, Found};
 use crate::status::MountStatus;
@@ -37,9 +38,15 @@ pub enum Silence {
     /// The mount is another user's.
     #[error("mounted by user {0}; only that user and root may query it")]
     Foreign(u32),
-    /// The mount has no daemon.
+    /// The daemon of the mount has ended.
     #[error("no daemon serves this mount; `sshoal umount` removes it")]
     NoRecord,
+    /// The mount has no record that this command finds, and its daemon may be working.
+    #[error(
+        "its daemon is not known here (another XDG_RUNTIME_DIR, or it has no record); it may be \
+         working"
+    )]
+    Unknown,
     /// The daemon has no socket: its version had none, or the socket could not be created.
     #[error("the daemon has no control socket; perhaps it is of an older version")]
     NoSocket,
@@ -180,8 +187,16 @@ pub fn find(mount: &Mount) -> Result<Found, Silence> {
     let me = geteuid().as_raw();
     match mount.owner.filter(|owner| me != 0 && *owner != me) {
         Some(owner) => Err(Silence::Foreign(owner)),
-        None => recorded(mount).ok_or(Silence::NoRecord),
+        None => recorded(mount).ok_or_else(|| match is_here(mount) && !probe::is_dead(mount) {
+            true => Silence::Unknown,
+            false => Silence::NoRecord,
+        }),
     }
+}
+
+/// Whether the mount is in the mount table.
+pub(crate) fn is_here(mount: &Mount) -> bool {
+    mountinfo::all().is_ok_and(|all| all.iter().any(|it| it.device == mount.device))
 }
 
 /// The record of a mount. A daemon that has just mounted is about to create it.

@@ -36,6 +36,7 @@ pub mod counters;
 pub mod inside;
 pub mod job;
 pub mod place;
+pub mod probe;
 pub mod profile;
 pub mod record;
 pub mod seen;

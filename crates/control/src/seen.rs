@@ -66,6 +66,25 @@ pub fn at(mountpoint: &Path) -> Result<SeenMount, Problem> {
     Ok(look_at(&client::mount_at(mountpoint)?))
 }
 
+/// The mount at `mountpoint`. If there is none, those that were unmounted there and whose daemons
+/// have not ended.
+pub fn all_at(mountpoint: &Path) -> Result<Vec<Mount>, Problem> {
+    client::mount_at(mountpoint).map(|mount| vec![mount]).or_else(|problem| {
+        let ending = ending_at(mountpoint);
+        if ending.is_empty() { Err(problem) } else { Ok(ending) }
+    })
+}
+
+/// The mounts of this user that were unmounted at `mountpoint` and whose daemons have not ended.
+pub fn ending_at(mountpoint: &Path) -> Vec<Mount> {
+    let Ok(place) = client::patiently(mountpoint, Path::canonicalize) else { return Vec::new() };
+    // A record has the path as it is shown.
+    let place = printable(place);
+    let is_ending =
+        |mount: &Mount| mount.mountpoint.as_os_str() == &*place && !client::is_here(mount);
+    record::served().into_iter().filter(is_ending).collect()
+}
+
 /// All mounts that this user may query.
 pub fn all() -> io::Result<Vec<Mount>> {
     let me = geteuid().as_raw();
@@ -97,7 +116,7 @@ pub fn look(mounts: &[Mount]) -> Vec<SeenMount> {
 
 /// Why a mount has a daemon but is not in the mount table; `None` if it is in the table.
 fn unmounted(mount: &Mount) -> Option<String> {
-    if mountinfo::all().ok()?.iter().any(|it| it.device == mount.device) {
+    if client::is_here(mount) {
         return None;
     }
     Some(match mountinfo::elsewhere(mount) {

@@ -87,6 +87,8 @@ pub enum State {
     Connected,
     /// Unreachable; calls that need it wait or fail.
     Reconnecting,
+    /// The connection was lost, and the mount makes no other one (`noreconnect`).
+    Lost,
     /// Ejected: unreachable or not answering; requests go to the others.
     LeftOut,
     /// Readmitted: it answers again, and gets few requests for a while.

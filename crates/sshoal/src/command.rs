@@ -287,7 +287,7 @@ fn run_command(command: Command) -> anyhow::Result<ExitCode> {
         Command::Run(arguments) => Ok(run::run(&arguments)),
         Command::Where(arguments) => where_command::run(&arguments),
         Command::Flush { place } => Ok(run::sync(&place)),
-        Command::Probe { place } => Ok(mount::probe(&place)),
+        Command::Probe { place } => Ok(control::probe::probe(&place)),
         Command::Manual(place) => manual::write(&place),
         Command::Complete { words } => completion::print(words),
         Command::Help { topic: Some(topic) } if companion::has(&topic) => {

@@ -96,6 +96,12 @@ impl Configuration {
         names
     }
 
+    /// The [`names`](Self::names), if there is no error outside of the mounts: such an error concerns
+    /// all mounts, and one of the syntax may hide some.
+    pub fn all_names(&self) -> Result<Vec<&str>, Problem> {
+        self.general_fault().map_or_else(|| Ok(self.names()), Err)
+    }
+
     /// The mount with this name, if neither it nor the defaults contain an error.
     pub fn find(&self, name: &OsStr) -> Result<SavedMount, Problem> {
         let (document, entry) = self.entry(name)?;
@@ -214,7 +220,7 @@ pub fn show(name: Option<&str>) -> anyhow::Result<ExitCode> {
     let names = match name {
         Some(name) => vec![name],
         None if configuration.documents.is_empty() => return cli::print(&none(&places)),
-        None => configuration.names(),
+        None => configuration.all_names()?,
     };
     let mut text = String::new();
     for (index, name) in names.into_iter().enumerate() {
@@ -310,6 +316,17 @@ mod tests {
             Ok(other) => panic!("{other:?}"),
             Err(problem) => Err(problem.to_string()),
         }
+    }
+
+    #[test]
+    fn an_error_outside_of_the_mounts_is_no_lack_of_mounts() {
+        for text in ["[mount.a]\nsources = 'h:\n", "[mount.a]\n[mount.a]\n", "[defaults]\nx = 1\n"]
+        {
+            let files = files("", text);
+            assert!(load(&files).all_names().is_err(), "{text}");
+        }
+        let files = files(SYSTEM_FILE, "");
+        assert_eq!(load(&files).all_names(), Ok(vec!["work", "shared"]));
     }
 
     const SYSTEM_FILE: &str = r#"

@@ -31,8 +31,6 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 use std::process::ExitCode;
 
-pub use occupied::{is_dead, probe};
-
 use cli::{EXIT_OK, Problem, printable, word};
 
 use crate::background::{self, Side};

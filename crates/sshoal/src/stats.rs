@@ -133,7 +133,7 @@ impl Watched {
     /// Why the daemon does not answer: it ended in an orderly way, or it is dead.
     fn end(&self, why: Silence) -> String {
         match why {
-            Silence::NoRecord | Silence::Ended if self.is_unmounted_soon() => {
+            Silence::NoRecord | Silence::Unknown | Silence::Ended if self.is_unmounted_soon() => {
                 "unmounted".to_owned()
             }
             Silence::Refused(problem) => problem.escaped().to_string(),

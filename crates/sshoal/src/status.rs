@@ -14,13 +14,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cli::{Document, EXIT_FAILURE, EXIT_OK, OrProblem};
-use control::client;
-use control::seen::{Daemon, SeenMount, all, look};
+use control::seen::{Daemon, SeenMount, all, all_at, look};
 
 /// The words of the command line.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// The mount point; if omitted, all mounts of the user (as root, of all users).
+    /// The mount point, also after unmounting until the daemon has ended; if omitted, all mounts of
+    /// the user (as root, of all users).
     mountpoint: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
@@ -30,7 +30,7 @@ pub struct Arguments {
 /// Prints the state of the mounts. The exit code is 1 if a daemon did not answer.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mounts = match &arguments.mountpoint {
-        Some(mountpoint) => vec![client::mount_at(mountpoint)?],
+        Some(mountpoint) => all_at(mountpoint)?,
         None => all().or_problem("mount table")?,
     };
     let seen = look(&mounts);

@@ -11,26 +11,40 @@ use std::time::Duration;
 
 use cli::{Problem, printable, word};
 use control::client;
+use control::probe::is_dead;
 use control::record::{self, End, Found};
+use control::seen;
 use mountinfo::Mount;
+use rustix::process::geteuid;
 
 use crate::adapter::ending::PATIENCE as PATIENCE_WITH_SERVER;
-use crate::mount;
 
 /// After waiting this long, the command prints what it is waiting for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Unmounts `mountpoint`. With `lazy`, it is only detached: the daemon ends when the last open file
+/// Unmounts `mountpoint`. If it was unmounted already, this waits for a daemon that has not ended.
+/// With `lazy`, it is only detached: the daemon ends when the last open file
 /// is closed, and this does not wait for it.
 pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
     let what = format!("'{}'", printable(mountpoint));
-    let mount = client::any_mount_at(mountpoint)?;
+    let mount = match client::any_mount_at(mountpoint) {
+        Ok(mount) => mount,
+        Err(problem) => return wait_unmounted(mountpoint, lazy, &what, problem),
+    };
     // Before unmounting: afterwards the record of the mount cannot be found.
     let record = record::find(&mount);
     if record.is_none() && mount.kind != "fuse.sshoal" {
         return Err(not_ours(&what, &mount));
     }
-    let is_dead = record.is_none() && mount::is_dead(&mount);
+    // fusermount3 would find no such mount of this user.
+    let me = geteuid();
+    if let Some(owner) = mount.owner.filter(|owner| !me.is_root() && *owner != me.as_raw()) {
+        return Err(Problem::new(
+            &what,
+            format!("mounted by user {owner}; only that user and root may unmount it"),
+        ));
+    }
+    let is_dead = record.is_none() && is_dead(&mount);
     fuse::unmount(&mount.mountpoint, lazy).map_err(|error| {
         let problem = Problem::new(&what, refusal(&error));
         if matches!(error, fuse::Error::Busy(_)) {
@@ -64,6 +78,26 @@ pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
             Ok(())
         }
     }
+}
+
+/// Nothing is mounted at `mountpoint`, as `problem` says. Waits for the daemons of what another
+/// command has unmounted there.
+fn wait_unmounted(
+    mountpoint: &Path,
+    lazy: bool,
+    what: &str,
+    problem: Problem,
+) -> Result<(), Problem> {
+    let ending = seen::ending_at(mountpoint);
+    if ending.is_empty() {
+        return Err(problem);
+    }
+    for mount in ending.iter().filter(|_| !lazy) {
+        if let Some(record) = record::find(mount) {
+            wait(record, mount, what)?;
+        }
+    }
+    Ok(())
 }
 
 /// A mount inside of this one, in messages.

@@ -44,7 +44,8 @@ pub fn check(checks: &mut Checks) {
     checks.add(ssh());
     let mounts = seen::all().unwrap_or_default();
     for (mount, state) in mounts.iter().zip(seen::look(&mounts)) {
-        dead(&state, &mount.mountpoint).into_iter().for_each(|check| checks.add(check));
+        let check = dead(&state, &mount.mountpoint).or_else(|| mute(&state));
+        check.into_iter().for_each(|check| checks.add(check));
     }
     let cache = cache();
     let has_cache = cache.verdict != Verdict::Wrong;
@@ -154,6 +155,12 @@ pub fn dead(mount: &SeenMount, place: &Path) -> Option<Check> {
     };
     let check = Check::wrong("mount", format!("{}: {found}", mount.mountpoint));
     Some(check.remedy(format!("sshoal umount {flag}{}", word(place))))
+}
+
+/// A check of a mount whose daemon cannot be queried.
+fn mute(mount: &SeenMount) -> Option<Check> {
+    let why = mount.why.as_ref().filter(|_| mount.daemon == Daemon::Mute)?;
+    Some(Check::unknown("mount", format!("{}: {why}", mount.mountpoint)))
 }
 
 fn cache() -> Check {

@@ -124,7 +124,7 @@ fn host(host: &HostStatus) -> Check {
         ),
         (State::Idle, _) => Check::fine("host", format!("{name}: not connected, since not needed")),
         (State::Returning, _) => Check::note("host", format!("{name}: answers again")),
-        (State::Reconnecting | State::LeftOut, why) => {
+        (State::Reconnecting | State::Lost | State::LeftOut, why) => {
             Check::wrong("host", format!("{name}: {}", why.as_deref().unwrap_or("unreachable")))
         }
     }

@@ -2,38 +2,14 @@
 //!
 //! A second mount over a mount of sshoal would hide the first one, which no command could find any
 //! more, so it is refused without `nonempty`. A dead mount, whose daemon has ended, is removed.
-//!
-//! A FUSE file system may not answer. A system call that its daemon has accepted and does not
-//! answer cannot be killed, nor can its caller. So a separate process makes the call, and the wait
-//! for it is bounded: [`probe`].
 
-use std::io;
 use std::path::Path;
-use std::process::{Command, ExitCode, Stdio};
-use std::time::Duration;
-
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use cli::{Problem, printable, word};
+use control::probe::{Answer, answer};
 use control::record;
 use mountinfo::Mount;
-
-/// A file system that does not answer within this time is treated as hung. More than a slow link
-/// needs.
-const PATIENCE: Duration = Duration::from_secs(3);
-
-/// The answer of a mounted file system.
-enum Answer {
-    Good,
-    /// Its daemon has ended.
-    Dead,
-    Refused,
-    /// It did not answer in time.
-    Silence,
-}
+use rustix::process::geteuid;
 
 /// Checks that a file system can be mounted on `place`, over a mount of sshoal only if `may_cover`,
 /// and removes dead mounts. `what` names the place in messages; `note` is called for each removed
@@ -56,9 +32,12 @@ pub fn clear(
         match answer {
             Answer::Good if record::is_ours(&mount) && !may_cover => {
                 let why = format!("{named} is already mounted here");
-                return Err(Problem::new(what, why).hint(format!(
-                    "`sshoal umount {at}` unmounts it; -o nonempty mounts over it"
-                )));
+                let unmount = format!("`sshoal umount {at}` unmounts it");
+                // fusermount3 runs as root, which may not enter a user's mount.
+                return Err(Problem::new(what, why).hint(match geteuid().is_root() {
+                    true => format!("{unmount}; -o nonempty mounts over it"),
+                    false => unmount,
+                }));
             }
             Answer::Good => break,
             // Without a daemon it has no record: only the type shows that it is ours.
@@ -95,45 +74,5 @@ pub fn unmount_command(mount: &Mount, lazy: bool) -> &'static str {
         (true, true) => "sshoal umount -z",
         (false, false) => "fusermount3 -u",
         (false, true) => "fusermount3 -u -z",
-    }
-}
-
-/// Whether the daemon of a mount has ended.
-pub fn is_dead(mount: &Mount) -> bool {
-    matches!(answer(&mount.mountpoint), Ok(Answer::Dead))
-}
-
-/// Requests the attributes of the root of a file system, in a separate process.
-fn answer(place: &Path) -> io::Result<Answer> {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg("probe").arg(place);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.spawn()?;
-    let pid = Pid::from_child(&child);
-    let handle = pidfd_open(pid, PidfdFlags::empty())?;
-    let limit = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
-    if poll(&mut [PollFd::new(&handle, PollFlags::IN)], Some(&limit))? == 0 {
-        // It may not end before the file system does, so do not wait for it.
-        let _ = child.kill();
-        return Ok(Answer::Silence);
-    }
-    let code = child.wait()?.code();
-    let is = |error: Errno| code == Some(error.raw_os_error());
-    Ok(if is(Errno::NOTCONN) {
-        Answer::Dead
-    } else if is(Errno::ACCESS) || is(Errno::PERM) {
-        Answer::Refused
-    } else {
-        Answer::Good
-    })
-}
-
-/// The process of [`answer`]. The exit code is the error number, or 0.
-pub fn probe(place: &Path) -> ExitCode {
-    // Not from the kernel's cache, which may answer for a file system that hangs.
-    let flags = AtFlags::STATX_FORCE_SYNC;
-    match statx(CWD, place, flags, StatxFlags::BASIC_STATS) {
-        Ok(_) => ExitCode::SUCCESS,
-        Err(error) => ExitCode::from(u8::try_from(error.raw_os_error()).unwrap_or(u8::MAX)),
     }
 }

@@ -5,10 +5,10 @@ use std::fs::File;
 use std::process::{Child, Command, ExitCode};
 
 use cli::{EXIT_FAILURE, EXIT_OK, Problem, printable};
+use control::probe::is_dead;
 use control::record;
 
 use super::command_line::SavedMount;
-use super::occupied::is_dead;
 use crate::config_file::{Configuration, Places};
 
 /// Mounts all that are not mounted yet. A failure does not stop the others; the exit code is
@@ -20,7 +20,7 @@ pub fn mount_all(words: &[OsString]) -> anyhow::Result<ExitCode> {
             .into());
     }
     let configuration = Configuration::load(&Places::of_environment())?;
-    let names = configuration.names();
+    let names = configuration.all_names()?;
     if names.is_empty() {
         return Err(Problem::new("mount --all", "no mounts in the configuration file")
             .hint("`sshoal config check` shows which files are searched")

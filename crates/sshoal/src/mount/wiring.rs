@@ -6,7 +6,7 @@
 //! INIT.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +20,7 @@ use rustix::io::Errno;
 use rustix::process::{WaitId, WaitIdOptions, waitid};
 use vfs::Vfs;
 
+use super::fuse_mount_around;
 use super::request::MountRequest;
 use crate::adapter::Adapter;
 use crate::attributes::Attributes;
@@ -213,7 +214,8 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
     if let Some(repeater) = &repeater {
         vfs.set_repeat(repeater.clone());
     }
-    let mount = fuse::Mount::new(&request.mountpoint, &request.mount).or_problem("cannot mount")?;
+    let mount = fuse::Mount::new(&request.mountpoint, &request.mount)
+        .map_err(|error| refused(&request.mountpoint, &error))?;
     let attributes = Attributes::new(stack.union.is_some(), request.disk.as_ref());
     let no_open = open_modes::may_use_no_open(request);
     // Without OPEN requests there is no handle to lock, and no change to lock out.
@@ -237,6 +239,19 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
     let started = fuse::Session::start(mount, adapter.clone(), config).await;
     let session = started.or_problem("cannot mount")?;
     Ok(Mounted { session, vfs, adapter, stack, metrics, repeater })
+}
+
+/// Why nothing is mounted on `place`.
+fn refused(place: &Path, error: &fuse::Error) -> Problem {
+    let problem = Problem::new("cannot mount", error.to_string());
+    match fuse_mount_around(place) {
+        Some((around, _)) if matches!(error, fuse::Error::Fusermount(_)) => problem.hint(format!(
+            "fusermount3 runs as root, which may enter the FUSE mount '{}' only with its option \
+             allow_root or allow_other; choose a directory outside of it",
+            printable(around)
+        )),
+        _ => problem,
+    }
 }
 
 /// Whether changes of others are repeated in the kernel, which lets no program change anything in a

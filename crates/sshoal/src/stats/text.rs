@@ -67,6 +67,7 @@ pub fn state(state: State) -> &'static str {
     match state {
         State::Connected => "connected",
         State::Reconnecting => "reconnecting",
+        State::Lost => "lost",
         State::LeftOut => "left out",
         State::Returning => "returning",
         State::Idle => "not connected",

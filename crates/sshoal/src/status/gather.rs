@@ -11,10 +11,11 @@ use control::status::{
 };
 use host::DirectUse;
 use recovery::ConnectionState;
-use replicas::{GatewayStatus, Mode as PoolMode};
+use replicas::GatewayStatus;
 use vfs::Vfs;
 
 use crate::adapter::Adapter;
+use crate::mount::request::MountRequest;
 use crate::quantity::{micros, millis};
 use crate::sources::{BranchWord, name_of};
 use crate::stack::disk::Disk;
@@ -34,7 +35,7 @@ pub fn status(
     let mut sources: Vec<SourceStatus> = stack
         .sources()
         .iter()
-        .map(|one| source(one, stack.request().pool, requests.is_some()))
+        .map(|one| source(one, stack.request(), requests.is_some()))
         .collect();
     let union = stack.union.as_ref().map(|union| {
         let told = union.status();
@@ -187,15 +188,15 @@ fn disk(stack: &Stack, disk: &Disk) -> DiskStatus {
     status
 }
 
-fn source(source: &Source, usual_pool: PoolMode, is_counted: bool) -> SourceStatus {
+fn source(source: &Source, request: &MountRequest, is_counted: bool) -> SourceStatus {
     let place: Vec<String> =
         source.spec.place.iter().map(|name| base::printable(name.as_bytes())).collect();
-    let mode = name_of(BranchWord::Pool(source.spec.pool.unwrap_or(usual_pool)));
+    let mode = name_of(BranchWord::Pool(source.spec.pool.unwrap_or(request.pool)));
     let pool = source.replicas.as_ref().map(|pool| pool.status());
     let gateway = |name: &str| pool.as_ref()?.gateways.iter().find(|gateway| gateway.name == name);
     let host = |server: &Server| HostStatus {
         counters: is_counted.then(|| host_counters(&server.host)),
-        ..self::host(server, gateway(&server.name))
+        ..self::host(server, gateway(&server.name), request.host.reconnect)
     };
     let hosts: Vec<HostStatus> = source.hosts.iter().map(host).collect();
     let told = source.recovering.as_ref().map(|recovering| recovering.status());
@@ -205,6 +206,7 @@ fn source(source: &Source, usual_pool: PoolMode, is_counted: bool) -> SourceStat
     });
     let all_are = |state| !hosts.is_empty() && hosts.iter().all(|host| host.state == state);
     let state = match away {
+        _ if all_are(State::Lost) => State::Lost,
         Some(_) => State::Reconnecting,
         // No call has met the loss yet.
         None if all_are(State::Reconnecting) => State::Reconnecting,
@@ -222,7 +224,7 @@ fn source(source: &Source, usual_pool: PoolMode, is_counted: bool) -> SourceStat
         state_ms: away.map(|(since, _)| elapsed(since)),
         why: match away {
             Some((_, why)) => Some(said.unwrap_or_else(|| why.to_string())),
-            None => said.filter(|_| state == State::Reconnecting),
+            None => said.filter(|_| matches!(state, State::Reconnecting | State::Lost)),
         },
         waiting_calls: told.map_or(0, |told| told.calls_waiting as u64),
         unacknowledged_bytes: told.map_or(0, |told| told.bytes_unacknowledged),
@@ -232,13 +234,14 @@ fn source(source: &Source, usual_pool: PoolMode, is_counted: bool) -> SourceStat
     }
 }
 
-fn host(server: &Server, gateway: Option<&GatewayStatus>) -> HostStatus {
+fn host(server: &Server, gateway: Option<&GatewayStatus>, reconnects: bool) -> HostStatus {
     let told = server.host.status();
     let sessions: Vec<SessionStatus> = told.sessions.iter().map(session).collect();
     let first = sessions.iter().find(|session| session.slot == 0);
     let state = match first.map(|session| session.state) {
         None => State::Idle,
         Some(SessionState::Up) => State::Connected,
+        Some(SessionState::Lost) if !reconnects => State::Lost,
         Some(SessionState::Connecting | SessionState::Lost | SessionState::Failed) => {
             State::Reconnecting
         }

@@ -92,7 +92,12 @@ fn unwritten(unwritten: &Unwritten) -> String {
     let mut words = Vec::new();
     if unwritten.bytes > 0 {
         let (size, limit) = (bytes(unwritten.bytes), bytes(unwritten.limit_bytes));
-        words.push(format!("{size} in {} (limit {limit})", count(unwritten.files, "file")));
+        // A file that no process has open is not counted.
+        let files = match unwritten.files {
+            0 => String::new(),
+            files => format!(" in {}", count(files, "file")),
+        };
+        words.push(format!("{size}{files} (limit {limit})"));
     }
     if unwritten.changes > 0 {
         words.push(count(unwritten.changes, "attribute change"));
@@ -199,12 +204,14 @@ fn state(state: State, ms: Option<u64>, why: Option<&str>) -> String {
         State::Connected => return "connected".to_owned(),
         State::Idle => return "not connected yet".to_owned(),
         State::Reconnecting => "reconnecting",
+        State::Lost => "lost",
         State::LeftOut => "left out",
         State::Returning => "returning",
     };
     let time = ms.map_or_else(String::new, |ms| format!(" for {}", duration(ms)));
     let why = why.map_or_else(String::new, |why| format!(": {}", printable(why)));
-    format!("{word}{time}{why}")
+    let remedy = if state == State::Lost { "; mount again" } else { "" };
+    format!("{word}{time}{why}{remedy}")
 }
 
 fn host(out: &mut String, host: &HostStatus) {

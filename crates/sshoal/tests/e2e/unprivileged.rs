@@ -98,6 +98,50 @@ fn a_mount_works_and_is_unmounted() {
     });
 }
 
+/// From a login that has another runtime directory, and so does not find the record.
+#[test]
+fn a_mount_whose_daemon_is_not_known_is_not_called_dead() {
+    as_ordinary_user("a_mount_whose_daemon_is_not_known_is_not_called_dead", || {
+        let world = world();
+        let runtime = world.local("runtime");
+        fs::create_dir(&runtime).unwrap();
+        fs::set_permissions(&runtime, Permissions::from_mode(0o700)).unwrap();
+        let place = world.mountpoint();
+        let mut command = world.command();
+        command.arg(world.source()).arg(&place).env("XDG_RUNTIME_DIR", &runtime);
+        assert!(run(&mut command).status.success());
+        let told = run(program().arg("status").arg(&place));
+        assert_eq!(told.status.code(), Some(1), "{told:?}");
+        assert!(told.stdout.contains("cannot be queried: its daemon is not known"), "{told:?}");
+        let told = run(program().arg("doctor"));
+        let about = |line: &&str| line.contains(place.to_str().unwrap());
+        let line = told.stdout.lines().find(about).unwrap();
+        assert!(line.starts_with("unknown  mount"), "{told:?}");
+        let mut known = program();
+        known.arg("umount").arg(&place).env("XDG_RUNTIME_DIR", &runtime);
+        assert!(run(&mut known).status.success());
+    });
+}
+
+/// fusermount3 may not enter a mount of the user.
+#[test]
+fn a_mount_over_or_inside_a_mount_is_refused_with_a_reason() {
+    as_ordinary_user("a_mount_over_or_inside_a_mount_is_refused_with_a_reason", || {
+        let world = world();
+        let mount = world.mount(&[]);
+        fs::create_dir(mount.at("dir")).unwrap();
+        let source = world.source();
+        let place = mount.place().to_str().unwrap();
+        let said = world.refusal(&[&source, place]);
+        assert!(said.contains("`sshoal umount ") && !said.contains("nonempty"), "{said}");
+        let inside = format!("{place}/dir");
+        for words in [&[&*source, &inside][..], &[&source, place, "-o", "nonempty"]] {
+            let said = world.refusal(words);
+            assert!(said.contains("fusermount3 runs as root"), "{said}");
+        }
+    });
+}
+
 #[test]
 fn in_the_background() {
     as_ordinary_user("in_the_background", || {

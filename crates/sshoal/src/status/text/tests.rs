@@ -235,3 +235,21 @@ fn a_disk_cache_shows_its_use() {
     let none = DiskStatus { why, ..DiskStatus::default() };
     assert_eq!(told(none), "  disk       off: No space left on device");
 }
+
+#[test]
+fn a_connection_that_is_not_made_again_is_lost() {
+    let host = HostStatus {
+        host: "a".into(),
+        state: State::Lost,
+        why: Some("closed".into()),
+        ..HostStatus::default()
+    };
+    let lost =
+        SourceStatus { state: State::Lost, state_ms: Some(3000), ..source("a:/d", vec![host]) };
+    let mut status = mounted(vec![lost]);
+    status.unwritten = Unwritten { bytes: 1 << 20, limit_bytes: 2 << 20, ..Unwritten::default() };
+    let text = render(&[answering(status)]);
+    assert!(text.contains("a:/d  lost for 3.0 s; mount again\n"), "{text}");
+    assert!(text.contains("lost: closed; mount again"), "{text}");
+    assert!(text.contains("unwritten  1 MiB (limit 2 MiB)\n"), "{text}");
+}

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::{RECONNECT, close};
 use crate::behaviours::pattern;
-use crate::process::eventually;
-use crate::world::World;
+use crate::process::{eventually, run};
+use crate::world::{World, program};
 
 const BLOCK: usize = 64 << 10;
 const BLOCKS: usize = 512;
@@ -209,5 +209,8 @@ fn without_reconnect_all_access_fails_for_good() {
     // It is still a mount: nothing falls through to the directory below it.
     assert!(mount.is_mounted());
     assert!(File::create(mount.at("new")).is_err());
+    let told = run(program().arg("status").arg(mount.place())).stdout;
+    assert!(told.contains("lost") && told.contains("; mount again"), "{told}");
+    assert!(!told.contains("reconnecting"), "{told}");
     assert!(world.sshd().session_pids().is_empty(), "it has not connected again");
 }

@@ -216,6 +216,36 @@ fn umount_waits_for_the_data_of_open_files() {
     assert_eq!(mount.wait_ended(), Some(0));
 }
 
+/// umount(8) does not wait for the process. `sshoal umount` does so afterwards.
+#[test]
+fn the_data_of_a_mount_that_was_unmounted_otherwise_can_be_waited_for() {
+    let world = World::new();
+    let mut mount = world.mount(&[]);
+    let script = "open F, '>', $ARGV[0]; ready; \
+                  syswrite F, 'x' x 1000000; print \"written\\n\"; close F";
+    let mut writer = Caller::start(script, &mount.at("file"));
+    world.sshd().stop();
+    writer.go();
+    assert_eq!(writer.line(), "written\n");
+    writer.block();
+    writer.end_by(Signal::KILL);
+    let unmounted = run(std::process::Command::new("fusermount3").arg("-u").arg(mount.place()));
+    assert!(unmounted.status.success(), "{unmounted:?}");
+    let told = run(program().arg("status").arg(mount.place()));
+    assert!(told.stdout.contains("unmounted; its daemon is ending"), "{told:?}");
+    assert!(!told.stdout.contains("0 files (limit"), "{told:?}");
+    let mut command = program();
+    let mut umount = Process::spawn(command.arg("umount").arg(mount.place()).stderr(Stdio::null()));
+    assert_eq!(umount.try_wait(Duration::from_millis(300)), None, "it waits");
+    world.sshd().cont();
+    assert!(umount.wait(SECOND * 20).success());
+    assert_eq!(fs::metadata(world.served("file")).unwrap().len(), 1_000_000);
+    assert_eq!(mount.wait_ended(), Some(0));
+    let over = run(program().arg("umount").arg(mount.place()));
+    assert_eq!(over.status.code(), Some(1));
+    assert!(over.stderr.contains("nothing is mounted here"), "{over:?}");
+}
+
 /// Nothing of the daemon is left when it is killed, and the dead mount is told how to be cleared.
 #[test]
 fn a_killed_daemon_leaves_a_mount_that_can_be_cleared() {
