@@ -112,7 +112,14 @@ impl Error {
 fn session_text(source: &sftp::Error, diagnosis: Option<&str>) -> String {
     match (source, diagnosis) {
         (sftp::Error::Disconnected(_), Some(diagnosis)) => diagnosis.to_owned(),
-        (_, Some(diagnosis)) => format!("{source} ({diagnosis})"),
+        (_, Some(diagnosis)) => {
+            // Their hints are on further lines.
+            let source = source.to_string();
+            let (what, hint) = source.split_once('\n').unwrap_or((&source, ""));
+            let (why, its_hint) = diagnosis.split_once('\n').unwrap_or((diagnosis, ""));
+            let hint = if hint.is_empty() { its_hint } else { hint };
+            format!("{what} ({why})\n{hint}").trim_end().to_owned()
+        }
         (_, None) => format!("SFTP session: {source}"),
     }
 }

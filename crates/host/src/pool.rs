@@ -74,6 +74,9 @@ const LAST_REFUSED_RETRY: Duration = Duration::from_secs(60 * 60);
 /// so that clients that were turned away together do not return together.
 const TURNED_AWAY_PAUSE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
+/// After this attempt that was turned away, the user is told that there are more.
+const TOLD_ATTEMPT: u32 = 3;
+
 /// A caller waits for an attempt that is due within this time, and gets an error otherwise.
 const MAX_WAIT_FOR_RETRY: Duration = Duration::from_secs(2);
 
@@ -610,7 +613,9 @@ impl Pool {
     ) -> Result<Arc<Session>, Error> {
         let began = Instant::now();
         let [mut most, last] = TURNED_AWAY_PAUSE;
+        let mut attempts = 0_u32;
         loop {
+            attempts += 1;
             let connected = match helper {
                 None => self.connector.connect(role).await,
                 Some(path) => self.connector.connect_to_helper(role, path).await,
@@ -632,11 +637,20 @@ impl Pool {
             }
             let Err(why) = begun else { return begun };
             let pause = most.mul_f64(0.5 + random());
-            let is_late = began.elapsed() + pause > self.connector.retry_limit().await;
+            let limit = self.connector.retry_limit().await;
+            let is_late = began.elapsed() + pause > limit;
             if why.cause() != Cause::TurnedAway || is_late {
                 return Err(why);
             }
             tracing::debug!(session = slot, "turned away, retry in {pause:?}");
+            // A busy server may turn one away. Further sessions are not needed.
+            if attempts == TOLD_ATTEMPT && slot == 0 {
+                tracing::warn!(
+                    "{}: the connection was closed before the login; trying again for {} s",
+                    self.config.name,
+                    limit.as_secs()
+                );
+            }
             tokio::time::sleep(pause).await;
             most = (most * 2).min(last);
         }

@@ -269,12 +269,16 @@ impl Attendant {
         }
     }
 
-    /// Shows the messages held back, except the reason for the end.
+    /// Shows the messages held back, except the reason for the end, and that the connection was
+    /// closed before the login, which follows from it.
     fn show_rest(&mut self, status: Option<ExitStatus>) {
         self.kept_back.push_str(&self.pieces.last());
         let words = self.record.words();
         let (_, reason) = Cause::of(&words, status);
-        let is_reason = |line: &&str| reason.is_some_and(|reason| reason.trim() == line.trim());
+        let is_reason = |line: &&str| {
+            reason.is_some_and(|reason| reason.trim() == line.trim())
+                || Cause::of(line, None).0 == Cause::ClosedEarly
+        };
         let rest = self.kept_back.split_inclusive('\n').filter(|line| !is_reason(line));
         let rest: String = rest.collect();
         if !rest.is_empty() {

@@ -13,7 +13,7 @@
 //! | `ServerAliveInterval=15` | not set by the user | a dead link is detected after 45 s (three times) instead of hours |
 //! | `ConnectTimeout=15`, or 60 through a proxy | not set by the user | a mount that hangs is worse than one that fails |
 //! | `Ciphers=` with aes128-gcm first | not set by the user, the processor has AES instructions, ssh supports it | 1.7 times the throughput of the default |
-//! | `BatchMode=yes` | for further sessions, and, without an askpass program, for reconnections; no password is given | the user is not prompted again, and without a terminal ssh would send an empty password |
+//! | `BatchMode=yes` | for further sessions, and, without an askpass program, for reconnections and without a terminal; no password is given | the user is not prompted again, and without a terminal ssh would send an empty password |
 //! | `NumberOfPasswordPrompts=1` | a password is given | a wrong password is not sent twice |
 //! | `RemoteCommand=none` and the like | the user's configuration sets another value, for interactive use | the stream must carry nothing but SFTP |
 //!
@@ -129,10 +129,10 @@ pub fn our_options(
     options
 }
 
-/// How long ssh waits for the connection and the server's banner.
-pub fn connect_limit(effective: Option<&Effective>) -> Duration {
+/// How long a server may take to answer: the user's `ConnectTimeout`, or the one without a proxy.
+pub fn answer_limit(effective: Option<&Effective>) -> Duration {
     let seconds = users_connect_seconds(effective).and_then(|seconds| seconds.parse().ok());
-    Duration::from_secs(seconds.unwrap_or_else(|| our_connect_seconds(effective)))
+    Duration::from_secs(seconds.unwrap_or(CONNECT_SECONDS))
 }
 
 /// `ConnectTimeout` of the user's configuration, as ssh prints it.
@@ -145,14 +145,30 @@ fn our_connect_seconds(effective: Option<&Effective>) -> u64 {
     if direct { CONNECT_SECONDS } else { CONNECT_BY_PROXY_SECONDS }
 }
 
-/// Whether ssh would prompt with an askpass program instead of the terminal.
+/// Whether ssh would prompt with an askpass program that the user has chosen.
 pub fn has_askpass() -> bool {
-    let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     match std::env::var("SSH_ASKPASS_REQUIRE").as_deref() {
         Ok("never") => false,
         Ok("force" | "prefer") => true,
-        _ => set("SSH_ASKPASS") && (set("DISPLAY") || set("WAYLAND_DISPLAY")),
+        _ => is_set("SSH_ASKPASS") && has_display(),
     }
+}
+
+/// Whether ssh without a terminal would prompt with an askpass program, perhaps its default one.
+pub fn may_use_askpass() -> bool {
+    match std::env::var("SSH_ASKPASS_REQUIRE").as_deref() {
+        Ok("never") => false,
+        Ok("force" | "prefer") => true,
+        _ => has_display(),
+    }
+}
+
+fn has_display() -> bool {
+    is_set("DISPLAY") || is_set("WAYLAND_DISPLAY")
+}
+
+fn is_set(name: &str) -> bool {
+    std::env::var_os(name).is_some_and(|value| !value.is_empty())
 }
 
 /// `Ciphers` with the fast one first, unless it already is or this ssh does not support it.

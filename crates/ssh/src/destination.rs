@@ -68,17 +68,22 @@ impl Destination {
     /// directory, and relative to it unless it begins with `/`.
     ///
     /// Understood are `[user@]host:dir`, `[user@][v6-address]:dir`, `[user@host]:dir`, and
-    /// `ssh://[user@]host[:port][/dir]`, where `/~/` begins a directory below home.
+    /// `ssh://[user@]host[:port][/dir]` or `sftp://…`, where `/~/` begins a directory below home.
     ///
     /// # Errors
     /// [`Error::NoHost`], [`Error::InvalidHostname`], [`Error::InvalidPort`].
     pub fn parse(source: &[u8]) -> Result<(Destination, Vec<u8>)> {
-        if let Some(rest) = source.strip_prefix(b"ssh://") {
+        if let Some(rest) = after_scheme(source) {
             return parse_url(rest);
         }
         let colon = Destination::host_end(source)?;
         let (user, host, _) = parse_authority(&source[..colon], false)?;
         Ok((Destination::new(user, host, None)?, source[colon + 1..].to_vec()))
+    }
+
+    /// Whether a source is a URL.
+    pub fn is_url(source: &[u8]) -> bool {
+        after_scheme(source).is_some()
     }
 
     /// The place of the colon that ends the host: the first one outside of brackets.
@@ -115,7 +120,7 @@ impl Destination {
         &self.host
     }
 
-    /// The port, which only an `ssh://` source can have.
+    /// The port, which only the URL of a source can have.
     pub fn port(&self) -> Option<u16> {
         self.port
     }
@@ -174,6 +179,11 @@ fn parse_authority(bytes: &[u8], with_port: bool) -> Result<(Option<&str>, &str,
         _ => return Err(invalid("it goes on after the bracket")),
     };
     Ok((user, host, port))
+}
+
+/// What follows the scheme of a URL.
+fn after_scheme(source: &[u8]) -> Option<&[u8]> {
+    source.strip_prefix(b"ssh://").or_else(|| source.strip_prefix(b"sftp://"))
 }
 
 /// What follows `ssh://`.
@@ -241,6 +251,7 @@ mod tests {
             ("CORP\\me@host:", Some("CORP\\me"), "host", None, ""),
             ("ssh://user@host:2222/srv/x", Some("user"), "host", Some(2222), "/srv/x"),
             ("ssh://host", None, "host", None, ""),
+            ("sftp://user@host:22/x", Some("user"), "host", Some(22), "/x"),
             ("ssh://host/~/x", None, "host", None, "x"),
             ("ssh://host/~", None, "host", None, ""),
             ("ssh://host/~other", None, "host", None, "/~other"),

@@ -19,6 +19,9 @@ use crate::error::Error;
 /// changed host key) has 900; the rest is room for a banner and `-v`.
 const WORDS_MAX_BYTES: usize = 16 * 1024;
 
+/// Exit status of ssh for its own errors.
+pub const SSH_FAILED: i32 = 255;
+
 /// How long ssh may take, after the end of the stream, to write its last message and end. It takes
 /// milliseconds, unless ssh hangs.
 const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(2);
@@ -37,6 +40,10 @@ pub enum Cause {
     /// The server closed the connection before the login: too many logins at once, a penalty for
     /// earlier failures, a filter by address.
     ClosedEarly,
+    /// The jump host, or the proxy command, made no connection.
+    ProxyFailed,
+    /// The server on the port does not use SSH.
+    NotSsh,
     /// The connection broke.
     Lost,
     /// No authentication method succeeded.
@@ -61,20 +68,24 @@ pub enum Cause {
     PasswordExpired,
     /// The account does not allow commands: its shell reports so.
     NoLogin,
+    /// The program at the server has ended without a message.
+    ProgramEnded,
     /// Anything else.
     Other,
 }
 
 /// Phrases of ssh, the usual shells and sudo, in lower case. If several occur, the first in this
 /// table is used: specific before general, reason before result.
-const PHRASES: [(&str, Cause); 38] = [
+const PHRASES: [(&str, Cause); 41] = [
     ("has changed and you have requested strict checking", Cause::HostKeyChanged),
     ("remote host identification has changed", Cause::HostKeyChanged),
     ("host key is known for", Cause::HostKeyUnknown),
     ("host key verification failed", Cause::HostKeyUnknown),
     ("could not resolve hostname", Cause::UnknownHost),
-    ("too many authentication failures", Cause::TooManyFailures),
     ("permission denied (", Cause::PermissionDenied),
+    // ssh prints it about passwords only. The server may disconnect before the last attempt.
+    ("permission denied, please try again", Cause::PermissionDenied),
+    ("too many authentication failures", Cause::TooManyFailures),
     ("no more authentication methods", Cause::PermissionDenied),
     ("not answered: ", Cause::PermissionDenied),
     ("password change required", Cause::PasswordExpired),
@@ -99,6 +110,9 @@ const PHRASES: [(&str, Cause); 38] = [
     ("connection timed out", Cause::TimedOut),
     ("operation timed out", Cause::TimedOut),
     ("not responding", Cause::TimedOut),
+    ("banner line contains invalid characters", Cause::NotSsh),
+    // Of the ssh that connects to the jump host.
+    ("stdio forwarding failed", Cause::ProxyFailed),
     ("kex_exchange_identification:", Cause::ClosedEarly),
     ("exceeded maxstartups", Cause::ClosedEarly),
     ("broken pipe", Cause::Lost),
@@ -113,6 +127,13 @@ const PHRASES: [(&str, Cause); 38] = [
 /// so they are valid only with the matching exit statuses.
 const SHELL_NOT_FOUND: [&str; 3] = ["not found", "no such file", "permission denied"];
 
+/// ssh's message about the end of a proxy that has no address, in lower case. A server that closes
+/// the connection behind the proxy leads to the same message.
+const PROXY_ENDED: &str = "closed by unknown port";
+
+/// A jump host's reason for a connection that it has not made.
+const JUMP_HOST_REASON: &str = "open failed: ";
+
 impl Cause {
     /// Parses the cause, and the line that reports it, from ssh's messages and exit status.
     pub fn of(words: &str, status: Option<ExitStatus>) -> (Cause, Option<&str>) {
@@ -125,18 +146,30 @@ impl Cause {
             let line = SHELL_NOT_FOUND.iter().find_map(|phrase| line_with(phrase));
             return (Cause::CommandNotFound, line.or_else(|| last_line(words)));
         }
-        for (phrase, cause) in PHRASES {
-            if let Some(line) = line_with(phrase) {
-                return (cause, Some(line));
+        let found = PHRASES.iter().find_map(|(phrase, cause)| Some((*cause, line_with(phrase)?)));
+        match found {
+            Some((Cause::ProxyFailed, line)) => {
+                (Cause::ProxyFailed, line_with(JUMP_HOST_REASON).or(Some(line)))
             }
+            Some((Cause::ClosedEarly, line)) => match proxy_not_found(words) {
+                Some(line) => (Cause::ProxyFailed, Some(line)),
+                None => (Cause::ClosedEarly, Some(line)),
+            },
+            Some((cause, line)) => (cause, Some(line)),
+            None if words.trim().is_empty() && code.is_some_and(|code| code != SSH_FAILED) => {
+                (Cause::ProgramEnded, None)
+            }
+            None => (Cause::Other, last_line(words)),
         }
-        (Cause::Other, last_line(words))
     }
 
-    /// Whether the text contains a phrase of a cause.
+    /// Whether the text contains a phrase of a cause, or may be the reason for one.
     pub(crate) fn may_be_in(words: &str) -> bool {
         let words = words.to_ascii_lowercase();
-        PHRASES.iter().any(|(phrase, _)| words.contains(phrase))
+        let mut phrases = PHRASES.iter().map(|(phrase, _)| *phrase);
+        phrases.any(|phrase| words.contains(phrase))
+            || SHELL_NOT_FOUND.iter().any(|phrase| words.contains(phrase))
+            || words.contains(JUMP_HOST_REASON)
     }
 
     /// What the user can do, as one phrase.
@@ -149,16 +182,23 @@ impl Cause {
             }
             Cause::Unreachable => "check this machine's network connection or VPN",
             Cause::ClosedEarly => {
-                "the server closed the connection before the login: wait a minute, then check \
-                 MaxStartups and PerSourcePenalties in its sshd_config"
+                "the connection was closed before the login: check that the port (-p) is sshd's, and \
+                 ProxyCommand or ProxyJump if one is used; if the server has too many logins, wait a \
+                 minute, then check MaxStartups and PerSourcePenalties in its sshd_config"
             }
+            Cause::ProxyFailed => {
+                "check ProxyCommand or ProxyJump, which ssh -G HOST prints, and the host's name as \
+                 the jump host knows it"
+            }
+            Cause::NotSsh => "the server on this port does not use SSH: check the port (-p)",
             Cause::Lost => "the network or the server failed",
             Cause::PermissionDenied => {
                 "check that plain ssh can log in; keys with a passphrase need ssh-agent, passwords \
                  a terminal or -o password_stdin"
             }
             Cause::TooManyFailures => {
-                "name the right key with -o IdentityFile=… and add -o IdentitiesOnly=yes"
+                "too many keys or passwords were refused: name the right key with -o IdentityFile=… \
+                 and add -o IdentitiesOnly=yes"
             }
             Cause::HostKeyChanged => {
                 "if the server was reinstalled, remove the old key with ssh-keygen -R HOST; \
@@ -184,6 +224,10 @@ impl Cause {
             }
             Cause::PasswordExpired => "log in with ssh and set a new password",
             Cause::NoLogin => "the account may not run commands: ask the server's administrator",
+            Cause::ProgramEnded => {
+                "the login succeeded, and its shell or the SFTP server has ended: `ssh HOST true` shows \
+                 whether the account may run commands"
+            }
             Cause::Other => return None,
         })
     }
@@ -198,7 +242,10 @@ impl Cause {
             | Cause::TimedOut
             | Cause::Unreachable
             | Cause::ClosedEarly
+            | Cause::ProxyFailed
+            | Cause::NotSsh
             | Cause::Lost
+            | Cause::ProgramEnded
             | Cause::Other => true,
             Cause::PermissionDenied
             | Cause::TooManyFailures
@@ -213,6 +260,18 @@ impl Cause {
             | Cause::NoLogin => false,
         }
     }
+}
+
+/// A shell's message that the proxy command cannot be run.
+fn proxy_not_found(words: &str) -> Option<&str> {
+    if !words.to_ascii_lowercase().contains(PROXY_ENDED) {
+        return None;
+    }
+    let is_shells = |line: &&str| {
+        let line = line.to_ascii_lowercase();
+        SHELL_NOT_FOUND.iter().any(|phrase| line.contains(phrase))
+    };
+    words.lines().rev().find(is_shells)
 }
 
 fn last_line(words: &str) -> Option<&str> {
@@ -378,6 +437,43 @@ mod tests {
                 Cause::ClosedEarly,
             ),
             ("Connection reset by ::1 port 22", Cause::ClosedEarly),
+            (
+                "kex_exchange_identification: Connection closed by remote host\n\
+                 Connection closed by UNKNOWN port 65535",
+                Cause::ClosedEarly,
+            ),
+            (
+                "/bin/sh: 1: exec: /x/connect: not found\n\
+                 kex_exchange_identification: Connection closed by remote host\n\
+                 Connection closed by UNKNOWN port 65535",
+                Cause::ProxyFailed,
+            ),
+            (
+                "channel 0: open failed: connect failed: Name or service not known\n\
+                 stdio forwarding failed\n\
+                 kex_exchange_identification: Connection closed by remote host\n\
+                 Connection closed by UNKNOWN port 65535",
+                Cause::ProxyFailed,
+            ),
+            (
+                "channel 0: open failed: connect failed: Connection refused\n\
+                 stdio forwarding failed",
+                Cause::Refused,
+            ),
+            (
+                "kex_exchange_identification: banner line contains invalid characters\n\
+                 banner exchange: Connection to ::1 port 80: invalid format",
+                Cause::NotSsh,
+            ),
+            (
+                "Permission denied, please try again.\n\
+                 Received disconnect from ::1 port 22:2: Too many authentication failures",
+                Cause::PermissionDenied,
+            ),
+            (
+                "Permission denied, please try again.\nme@h: Permission denied (password).",
+                Cause::PermissionDenied,
+            ),
             ("Read from remote host h: Connection reset by peer", Cause::Lost),
             ("not answered: me@gate's password:", Cause::PermissionDenied),
             ("client_loop: send disconnect: Broken pipe", Cause::Lost),
@@ -414,7 +510,17 @@ mod tests {
         assert_eq!(failure(words, exit(255)), "ssh: me@h: Permission denied (publickey).");
         let words = "ssh: connect to host h port 1: Connection refused\n";
         assert_eq!(failure(words, exit(255)), words.trim());
+        let words = "sh: /x/connect: No such file or directory\n\
+             kex_exchange_identification: Connection closed by remote host\n\
+             Connection closed by UNKNOWN port 65535\n";
+        let shown = failure(words, exit(255));
+        assert_eq!(shown, "ssh: sh: /x/connect: No such file or directory");
+        let words = "channel 0: open failed: connect failed: Name or service not known\n\
+             stdio forwarding failed\nkex_exchange_identification: Connection closed\n";
+        let shown = failure(words, exit(255));
+        assert_eq!(shown, format!("ssh: {}", words.lines().next().unwrap()));
         assert_eq!(failure("", exit(3)), "ssh ended without a message (exit status: 3)");
+        assert_eq!(Cause::of("", exit(1)).0, Cause::ProgramEnded);
         assert_eq!(failure("", None), "ssh is still running, but the server has sent nothing");
     }
 

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -118,8 +119,8 @@ impl Dialer {
         &self.config
     }
 
-    /// Opens a connection. ssh may prompt on the terminal. Must be called within a tokio runtime,
-    /// which serves the connection from then on.
+    /// Opens a connection. ssh may prompt on the terminal, if there is one. Must be called within a
+    /// tokio runtime, which serves the connection from then on.
     ///
     /// With ssh this returns when the child is started, before the login: only a reply to an SFTP
     /// message shows that the login succeeded. Send one; if the stream ends instead, call
@@ -132,8 +133,7 @@ impl Dialer {
     }
 
     /// Reconnects as [`Dialer::connect`] does, but without prompts on the terminal, which may be
-    /// unattended or gone. Without a terminal ssh would send an empty password at each prompt,
-    /// which is a failed login each time.
+    /// unattended or gone.
     ///
     /// # Errors
     /// As [`Dialer::connect`].
@@ -160,7 +160,7 @@ impl Dialer {
                 // A password that was kept was accepted last.
                 let known = kept.or(given);
                 let asks = match asking {
-                    Asking::User => true,
+                    Asking::User => self.may_prompt(),
                     Asking::Askpass => command::has_askpass(),
                     Asking::Off => false,
                 };
@@ -185,6 +185,15 @@ impl Dialer {
             Transport::Passive => socket::passive()?,
         };
         Ok(Connection { stream, diagnosis: Diagnosis::default(), link: None, password_number })
+    }
+
+    /// Whether a prompt of ssh can reach the user. Without a terminal and an askpass program, ssh
+    /// would send an empty password at each prompt, which is a failed login each time. Another
+    /// program may answer prompts itself, as `sshpass` does.
+    fn may_prompt(&self) -> bool {
+        !effective::is_ssh(self.program().0)
+            || File::open("/dev/tty").is_ok()
+            || command::may_use_askpass()
     }
 
     /// Passes on the prompts of the first connection, if the password is of interest and there is a
@@ -220,10 +229,11 @@ impl Dialer {
         self.keeper.state()
     }
 
-    /// How long ssh waits for the connection and the server's banner.
-    pub async fn connect_limit(&self) -> Duration {
+    /// How long a server may take to answer: ssh's limit, without the time for a login at a jump
+    /// host.
+    pub async fn answer_limit(&self) -> Duration {
         let effective = self.effective().await;
-        command::connect_limit(effective)
+        command::answer_limit(effective)
     }
 
     /// The value of a keyword, in lower case, in the user's effective configuration (`ssh -G`);

@@ -34,7 +34,7 @@ mod stream;
 
 pub use config::{Config, Password, Transport, TypedPassword};
 pub use destination::Destination;
-pub use diagnosis::{Cause, Diagnosis, Failure};
+pub use diagnosis::{Cause, Diagnosis, Failure, SSH_FAILED};
 pub use dialer::{Connection, Dialer, StderrHook};
 pub use error::{Error, Result};
 pub use relay::PasswordState;

@@ -81,7 +81,7 @@ fn map(arguments: &Arguments, master: &str) -> Result<String, Problem> {
     // automount removes one level of backslashes when it expands the entry, and one when it reads
     // it.
     let options = options.replace('\\', "\\\\\\\\");
-    let (directory, shown) = if arguments.home { ("", "its home directory") } else { ("/", "/") };
+    let (directory, shown) = if arguments.home { ("", "the home directory") } else { ("/", "/") };
     let (at, file) = (arguments.at.display(), arguments.map.display());
     Ok(format!(
         "#!/bin/sh\n\

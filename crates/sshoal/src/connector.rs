@@ -11,12 +11,18 @@ use host::{ConnectError, Connection, Connector, Explanation, Role};
 use cli::{Problem, printable};
 use sftp::Client;
 
+pub use ssh::SSH_FAILED;
+
 use crate::helper::{install, place, record};
 use crate::transfer::shell::SshShell;
 
 /// What the user can do when a login needs an answer that is not kept.
-pub const TYPE_AGAIN: &str =
-    "a key logs in without it (ssh-copy-id), `sshoal login` takes a password that may be kept";
+pub const TYPE_AGAIN: &str = "a key logs in without it (ssh-copy-id), `sshoal login` takes a password \
+    that may be kept (not with keep_password=no)";
+
+/// As [`TYPE_AGAIN`], for a mount that keeps no passwords.
+const MOUNT_AGAIN: &str = "a key logs in without it (ssh-copy-id); with keep_password=no, only a new \
+    mount takes a password";
 
 /// How long a login with a password that was given to the running mount may take.
 const LOGIN_LIMIT: Duration = Duration::from_secs(60);
@@ -140,7 +146,10 @@ impl SshConnector {
             Role::Metadata | Role::Trial | Role::Bulk(_) => dialer.connect_unasked().await,
         };
         let connection = connected.map_err(|error| ConnectError {
-            message: error.to_string(),
+            message: match error.hint() {
+                Some(hint) => format!("{error}\n  {hint}"),
+                None => error.to_string(),
+            },
             permanent: !error.is_transient(),
         })?;
         let ssh::Connection { stream, diagnosis, link, password_number } = connection;
@@ -222,6 +231,14 @@ impl SshConnector {
     /// terminal. If not, its messages are only in the error.
     pub fn set_asking(&self, may_ask: bool) {
         self.may_ask.store(may_ask, Ordering::Relaxed);
+    }
+
+    /// What the user can do when the login needs an answer that is not kept.
+    pub fn type_again(&self) -> &'static str {
+        match self.dialer.config().typed_password {
+            ssh::TypedPassword::Noted => MOUNT_AGAIN,
+            ssh::TypedPassword::Kept | ssh::TypedPassword::Unseen => TYPE_AGAIN,
+        }
     }
 
     /// The host in messages.
@@ -310,7 +327,7 @@ impl Connector for SshConnector {
     }
 
     async fn retry_limit(&self) -> Duration {
-        self.dialer.connect_limit().await
+        self.dialer.answer_limit().await
     }
 }
 
@@ -330,9 +347,6 @@ fn explain(diagnosis: &ssh::Diagnosis, last: &Mutex<Option<ssh::Cause>>) -> Opti
     let logged_in = ran_program(diagnosis);
     Some(Explanation { text, cause: for_the_next_attempt(cause), logged_in })
 }
-
-/// Exit status of ssh for its own errors.
-pub const SSH_FAILED: i32 = 255;
 
 /// ssh's message if the server starts no programs for this login; its status is [`SSH_FAILED`].
 const REFUSED_PROGRAM: &str = "exec request failed";

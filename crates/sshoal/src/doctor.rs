@@ -130,6 +130,9 @@ impl Check {
 /// Checks, and prints each result as it is known. The exit code is 1 if anything is wrong.
 pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let target = target(arguments)?;
+    if let Some(file) = &arguments.bundle {
+        report::may_create(file)?;
+    }
     let mut checks =
         Checks { shown: !arguments.json, all: Vec::new(), names: Vec::new(), printed: Ok(()) };
     machine::check(&mut checks);

@@ -32,11 +32,24 @@ pub fn run(arguments: &Arguments) -> Result<(), Problem> {
     let found = client::find(&mount).map_err(silent)?;
     let status = client::status(&found).map_err(silent)?;
     let host = match host {
-        Some(host) => host.clone(),
+        Some(host) => named(&status, host)?,
         None => only_one(&status)?,
     };
     let password = password(&host)?;
     client::confide(mountpoint, &found, Wish::Login { host }, |mut to| password.send(&mut to))
+}
+
+/// The host of this name, before the user types a password for it.
+fn named(status: &MountStatus, name: &str) -> Result<String, Problem> {
+    let mut hosts = status.sources.iter().flat_map(|source| &source.hosts);
+    let found = hosts.find(|host| host.host == name).map(|host| host.host.clone());
+    found.ok_or_else(|| not_of_mount(name))
+}
+
+/// The problem of a name that the status of the mount does not show.
+pub fn not_of_mount(name: &str) -> Problem {
+    Problem::new(format!("host '{}'", printable(name)), "not of this mount")
+        .hint("`sshoal status` shows the hosts")
 }
 
 /// The only host that needs a password.

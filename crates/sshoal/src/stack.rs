@@ -35,6 +35,7 @@ use tokio::task::JoinSet;
 use union::{Branch, Presence, Union};
 
 use crate::connector::{Begun, SshConnector};
+use crate::login::not_of_mount;
 use crate::mount::request::{IdMapKind, MountRequest};
 use crate::sources::{self, Origin, SourceSpec};
 pub use connect::Server;
@@ -149,10 +150,8 @@ impl Stack {
         let hosts = sources.iter().flat_map(|source| &source.hosts);
         let named: Vec<&Server> = hosts.filter(|host| printable(&host.name) == name).collect();
         let needs_it = |host: &&&Server| host.password_state() == ssh::PasswordState::Needed;
-        let first = named.iter().find(needs_it).or(named.first()).ok_or_else(|| {
-            Problem::new(format!("host '{}'", printable(name)), "not of this mount")
-                .hint("`sshoal status` shows the hosts")
-        })?;
+        let first = named.iter().find(needs_it).or(named.first());
+        let first = first.ok_or_else(|| not_of_mount(name))?;
         first.connector.try_password(&password).await?;
         // By other options of ssh, or at another port, the name may be that of another server.
         let reached_by = |server: &Server| {

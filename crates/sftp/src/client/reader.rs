@@ -68,12 +68,17 @@ async fn text_error(
         }
     };
     let _ = tokio::time::timeout(TEXT_LIMIT, rest).await;
+    // A shell that only prints is followed by SFTP, whose first byte is 0.
+    if let Some(end) = text.iter().position(|byte| *byte == 0) {
+        text.truncate(end);
+    }
     let mut shown = String::new();
     for chunk in text[..text.len().min(SHOWN_TEXT_BYTES)].utf8_chunks() {
         let _ = write!(shown, "{}{}", chunk.valid().escape_debug(), chunk.invalid().escape_ascii());
     }
     Some(Error::Protocol(format!(
-        "server sent text before the SFTP stream: \"{shown}\" (a shell start-up file that prints?)"
+        "server sent text before the SFTP stream: \"{shown}\"\n  if it is a refusal, ask the server's \
+         administrator; else let the login's ~/.bashrc print nothing without a terminal"
     )))
 }
 

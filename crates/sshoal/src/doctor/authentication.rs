@@ -56,10 +56,14 @@ pub async fn check_refused(checks: &mut Checks, dialer: &Dialer, failure: &Failu
     is_named && !failure.to_string().contains("password")
 }
 
-/// Whether the server lets keys log in, according to the methods that it has named last.
+/// Whether the server may let keys log in: ssh's last message names no methods, or this one.
 fn takes_keys(failure: &Failure) -> bool {
-    failure.cause == Cause::TooManyFailures || failure.to_string().contains("publickey")
+    let message = failure.to_string();
+    !message.contains("ermission denied (") || message.contains(KEY_METHOD)
 }
+
+/// The method by which keys log in, in ssh's messages.
+const KEY_METHOD: &str = "publickey";
 
 /// The files that ssh would use.
 #[derive(Default)]
@@ -329,6 +333,14 @@ fn offered(words: &str, files: &[String]) -> (Vec<Offer>, Option<Offer>) {
     (offers, accepted)
 }
 
+/// The methods by which the destination lets users log in, by ssh's messages with `-v`; `None` if it
+/// has named none.
+fn methods(words: &str) -> Option<&str> {
+    let begin = words.rfind("debug1: Authenticating to ").unwrap_or(0);
+    let mut lines = words[begin..].lines();
+    lines.find_map(|line| line.trim().strip_prefix("debug1: Authentications that can continue: "))
+}
+
 /// What the server says to each key. That takes one more login: the first one's messages are for
 /// the user.
 async fn offers(dialer: &Dialer, keys: &Keys) -> Option<Check> {
@@ -344,6 +356,14 @@ async fn offers(dialer: &Dialer, keys: &Keys) -> Option<Check> {
         // The file is reported already.
         let is_wrong = offer.file.as_ref().is_some_and(|file| keys.wrong.contains(file));
         return (!is_wrong).then(|| unusable(&offer));
+    }
+    if offers.is_empty()
+        && let Some(methods) = methods(&failure.words).filter(|all| !all.contains(KEY_METHOD))
+    {
+        return Some(Check::note(
+            "offered keys",
+            format!("the server takes no keys, but {methods}"),
+        ));
     }
     if offers.is_empty() {
         let is_explained = keys.checks.iter().any(|check| check.verdict != Verdict::Fine);
@@ -435,6 +455,13 @@ mod tests {
         let (found, accepted) = offered(&format!("{JUMP}{offers}{accepts}"));
         assert_eq!(accepted.as_ref(), found.last());
         assert_eq!(offered(JUMP), (vec![], None));
+        let continued = "debug1: Authentications that can continue: password,keyboard-interactive";
+        assert_eq!(
+            methods(&format!("{JUMP}{continued}\r\n")),
+            Some("password,keyboard-interactive")
+        );
+        let of_jump = format!("{}\n{JUMP}", continued.replace("password", KEY_METHOD));
+        assert_eq!(methods(&of_jump), None);
         // As OpenSSH 7 writes it.
         let old = "debug1: Offering public key: RSA SHA256:one /home/ann/.ssh/id_rsa\n";
         assert_eq!(offered(old).0[0].shown(), "/home/ann/.ssh/id_rsa");

@@ -77,8 +77,14 @@ fn noise(dialer: &Dialer, error: &sftp::Error) -> Check {
     if dialer.config().transport != Transport::Ssh {
         return Check::wrong("login", error.to_string());
     }
+    let text = error.to_string();
+    let found = text.lines().next().unwrap_or_default();
+    let cause = Cause::of(found, None).0;
+    if cause == Cause::NoLogin {
+        return failed("login", found, cause.hint());
+    }
     let line = Line::of_ssh(dialer, "");
-    line.name(Check::wrong("login", error.to_string()).remedy(format!(
+    line.name(Check::wrong("login", found).remedy(format!(
         "a login shell that prints anything, from ~/.bashrc for example, breaks SFTP:\n\
          {} true\n\
          prints what it is; this line at the beginning of ~/.bashrc at the server stops it:\n\

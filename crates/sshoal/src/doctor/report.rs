@@ -67,6 +67,14 @@ pub fn write(
     written.or_problem(printable(file))
 }
 
+/// Fails if [`write`] would at once: a report takes the place of no file.
+pub fn may_create(file: &Path) -> Result<(), Problem> {
+    match file.symlink_metadata() {
+        Ok(_) => Err(Problem::new(printable(file), base::Errno::EEXIST.to_string())),
+        Err(_) => Ok(()),
+    }
+}
+
 /// The names of this machine, its user, and what is checked.
 fn known(target: Option<&Target>) -> Vec<String> {
     let mut names = Vec::new();

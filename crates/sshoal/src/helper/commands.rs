@@ -70,6 +70,7 @@ pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
                     "option '--arch'",
                     format!("no such architecture: '{}'", printable(name)),
                 )
+                .hint(format!("one of {}", Architecture::all_names().join(", ")))
             })?)
         }
         _ => None,

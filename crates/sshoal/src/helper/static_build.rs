@@ -45,6 +45,11 @@ impl Architecture {
         ARCHITECTURES.iter().find(|it| it.names.contains(&name))
     }
 
+    /// The usual names of all.
+    pub fn all_names() -> Vec<&'static str> {
+        ARCHITECTURES.iter().map(Architecture::name).collect()
+    }
+
     /// The usual name.
     pub fn name(&self) -> &'static str {
         self.names[0]

@@ -4,7 +4,7 @@
 //! source  = [PLACE "="] where ["=" [word {"," word}]]
 //! where   = gateway {"," gateway} ":" [DIRECTORY]
 //!         | "local:" ABSOLUTE-DIRECTORY
-//!         | "ssh://" [USER "@"] HOST [":" PORT] ["/" DIRECTORY]
+//!         | ("ssh://" | "sftp://") [USER "@"] HOST [":" PORT] ["/" DIRECTORY]
 //! gateway = [USER "@"] (HOST | "[" ADDRESS "]")
 //! word    = "rw" | "ro" | "nc" | "required" | "optional" | "balance" | "hash" | "failover"
 //! ```
@@ -189,7 +189,7 @@ fn parse_origin(word: &OsStr, text: &[u8]) -> Result<Origin, Problem> {
     if let Some(path) = text.strip_prefix(b"local:") {
         return local(word, path);
     }
-    if text.starts_with(b"ssh://") {
+    if Destination::is_url(text) {
         let (destination, directory) = Destination::parse(text).map_err(|e| said(word, &e))?;
         return Ok(Origin::Hosts { gateways: vec![destination], directory });
     }
@@ -304,6 +304,7 @@ mod tests {
                 "FOO=[fe80::1%e=1],u@[::2]:/d",
             ),
             ("ssh://u@h:22/d=ro", "", "u@h /d", "ssh://u@h:22/d"),
+            ("P=sftp://u@h/d", "P", "u@h /d", "P=sftp://u@h/d"),
             ("local:/srv", "", "local /srv", "local:/srv"),
             ("X=local:/srv/a b=ro", "X", "local /srv/a b", "X=local:/srv/a b"),
             ("[local]:/d", "", "local /d", "[local]:/d"),

@@ -18,7 +18,7 @@ use cli::{OrProblem, Problem};
 use host::Host;
 use tokio::task::JoinSet;
 
-use crate::connector::{SshConnector, TYPE_AGAIN};
+use crate::connector::SshConnector;
 
 /// How long mounting waits for optional hosts. A login over a slow link with a jump host takes
 /// three seconds.
@@ -146,7 +146,8 @@ async fn connect(connector: &Arc<SshConnector>, config: host::Config) -> Tried {
     if connector.dialer.password_state() == ssh::PasswordState::Needed {
         tracing::warn!(
             "{name}: what was typed for this login is not kept: no further session, and no new \
-             connection when this one is lost; {TYPE_AGAIN}"
+             connection when this one is lost; {}",
+            connector.type_again()
         );
     }
     Ok(host)

@@ -93,6 +93,8 @@ fn lets_nobody_in(words: &str) -> bool {
         | Cause::TimedOut
         | Cause::Unreachable
         | Cause::ClosedEarly
+        | Cause::ProxyFailed
+        | Cause::NotSsh
         | Cause::PermissionDenied
         | Cause::TooManyFailures
         | Cause::HostKeyChanged
@@ -106,6 +108,7 @@ fn lets_nobody_in(words: &str) -> bool {
         | Cause::CommandNotFound
         | Cause::SudoPassword
         | Cause::NoLogin
+        | Cause::ProgramEnded
         | Cause::Other => false,
     }
 }

@@ -185,6 +185,41 @@ fn a_password_that_was_changed_is_tried_once_and_forgotten() {
     assert!(umount(&[], &place).status.success());
 }
 
+/// An empty one would be a failed login, for which servers lock clients out.
+#[test]
+fn without_a_terminal_no_password_is_sent() {
+    let world = world();
+    let place = world.mountpoint();
+    let mut command = Command::new("setsid");
+    command.arg("--wait").arg(program_path()).arg("-F").arg(world.sshd().config_path());
+    command.arg(world.source()).arg(&place).env_remove("SSH_AUTH_SOCK");
+    command.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY").env_remove("SSH_ASKPASS_REQUIRE");
+    let ended = run(&mut command);
+    assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+    assert!(ended.stderr.contains("Permission denied ("), "{ended:?}");
+    assert!(ended.stderr.contains("-o password_stdin"), "{ended:?}");
+    assert_eq!(world.sshd().log().matches("Failed ").count(), 0, "{}", world.sshd().log());
+}
+
+/// The server disconnects before ssh gives up.
+#[test]
+fn a_wrong_password_is_not_reported_as_too_many_keys() {
+    let settings = vec!["MaxAuthTries 2".to_owned()];
+    let world = World::with(Options { takes_password: true, settings, ..Options::default() });
+    let place = world.mountpoint();
+    let mut command = Command::new(program_path());
+    command.arg("-F").arg(world.sshd().config_path()).arg(world.source()).arg(&place);
+    let mut typist = Typist::start(&command);
+    for _ in 0..2 {
+        typist.sees("'s password: ");
+        typist.types("wrong\n");
+    }
+    let (code, shown) = typist.ended();
+    assert_eq!(code, Some(1), "{shown}");
+    assert!(shown.contains("ermission denied, please try again"), "{shown}");
+    assert!(!shown.contains("IdentityFile"), "{shown}");
+}
+
 #[test]
 fn without_keeping_the_mount_says_what_it_cannot_do() {
     let world = world();
