@@ -16,7 +16,8 @@
 //! 1. The child has left the terminal before the parent learns of success, so nothing that ends
 //!    with the parent's session can reach it.
 //! 2. The pipe's end is closed on exec in the child: ssh never holds it open.
-//! 3. If the child ends without a message in the pipe, the parent exits with the child's exit code:
+//! 3. If the parent is killed before that, the child gets SIGTERM, and ends with ssh.
+//! 4. If the child ends without a message in the pipe, the parent exits with the child's exit code:
 //!    the child has printed the reason itself.
 
 use std::fs::{File, OpenOptions};
@@ -31,7 +32,7 @@ use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, printable};
 use rustix::fs::{FileType, fstat};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{getppid, setsid};
+use rustix::process::{Signal, getppid, set_parent_process_death_signal, setsid};
 
 use crate::systemd;
 
@@ -58,6 +59,7 @@ pub enum Side {
 /// any thread is started.
 pub fn enter(foreground: bool, log: Option<&Path>, program: &'static str) -> Result<Side, Problem> {
     if let Some(pipe) = inherited_pipe() {
+        end_with_parent();
         let log = log.map(open_log).transpose()?;
         return Ok(Side::Mount(Ready { to_parent: Some(File::from(pipe)), log, program }));
     }
@@ -77,6 +79,14 @@ pub fn enter(foreground: bool, log: Option<&Path>, program: &'static str) -> Res
         eprintln!("{program}: {text}");
     }
     Ok(Side::Parent(outcome.code))
+}
+
+/// Ends this process, which is the child, with its parent: a supervisor or a script ends a mount
+/// that takes too long by a signal to the process that it has started. Called on the main thread,
+/// as [`Ready::succeeded`] is: the kernel keeps this for each thread.
+fn end_with_parent() {
+    // Without it, the child mounts or fails later, and finds then that no process waits.
+    let _ = set_parent_process_death_signal(Some(Signal::TERM));
 }
 
 /// The path of this program. `/proc/self/exe` also works when the file was replaced meanwhile, but
@@ -212,6 +222,7 @@ impl Ready {
         };
         let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
         let errors = self.log.as_ref().unwrap_or(&null);
+        set_parent_process_death_signal(None)?;
         setsid()?;
         std::env::set_current_dir("/")?;
         rustix::stdio::dup2_stdin(null.as_fd())?;

@@ -58,6 +58,7 @@ use program::Program;
 
 /// Runs the program with the arguments of this process.
 pub fn main() -> ExitCode {
+    process::survive_file_size_limit();
     let mut words = std::env::args_os();
     let program = Program::from_argv0(words.next().as_deref());
     let words: Vec<OsString> = words.collect();

@@ -1,4 +1,4 @@
-//! What the commands need of their process: a runtime, the current directory.
+//! What the commands need of their process: a runtime, the current directory, a signal handler.
 
 use std::io;
 use std::path::PathBuf;
@@ -33,6 +33,22 @@ pub fn runtime(workers: usize) -> Result<Runtime, Problem> {
         })
         .build()
         .or_problem("cannot start")
+}
+
+/// Lets a write beyond the limit of the file size (`ulimit -f`) fail with `EFBIG`. By default the
+/// signal ends the process, and so the mount. Programs started from here have the default again,
+/// since a handler ends with exec(2); an ignored signal would stay ignored, and so it does if it was
+/// before.
+#[allow(unsafe_code, reason = "setting a signal handler has no safe interface")]
+pub fn survive_file_size_limit() {
+    extern "C" fn do_nothing(_signal: libc::c_int) {}
+    let handler = do_nothing as extern "C" fn(libc::c_int) as libc::sighandler_t;
+    // SAFETY: a handler that does nothing is async-signal-safe.
+    unsafe {
+        if libc::signal(libc::SIGXFSZ, handler) == libc::SIG_IGN {
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+        }
+    }
 }
 
 /// Raises the limit of descriptors: each open file of a local branch takes one, and each session.

@@ -15,6 +15,7 @@ mod bad_input;
 mod behaviours;
 mod bench;
 mod cache;
+mod connecting;
 mod demo;
 mod direct;
 mod doctor;
