@@ -195,9 +195,14 @@ fn a_mount_of_another_user_is_unknown() {
     let place = mount.place().to_str().unwrap();
     let program = world.local("sshoal");
     sandbox::copy_program(program_path().as_ref(), &program).unwrap();
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid", "5", "--regid", "60", "--clear-groups", "--"]).arg(&program);
-    let ended = run(command.args(["doctor", "--json", place]).env_remove("XDG_RUNTIME_DIR"));
+    let as_other = |words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(["--reuid", "5", "--regid", "60", "--clear-groups", "--"]).arg(&program);
+        run(command.args(words).env_remove("XDG_RUNTIME_DIR"))
+    };
+    let ended = as_other(&["umount", place]);
+    assert!(ended.stderr.contains("mounted by user 0; only that user and root may unmount it"));
+    let ended = as_other(&["doctor", "--json", place]);
     let document: Value = serde_json::from_str(&ended.stdout).unwrap();
     let mount_check = check(&document, "mount");
     assert_eq!(mount_check["verdict"], "unknown", "{document}");

@@ -169,6 +169,9 @@ fn a_password_that_was_changed_is_tried_once_and_forgotten() {
     assert_eq!(wrong.status.code(), Some(1), "{wrong:?}");
     assert!(wrong.stderr.contains("Permission denied"), "{wrong:?}");
     assert!(status(&place).contains("needs the password again: "), "{}", status(&place));
+    // Before a password is read.
+    let unknown = run(program().arg("login").arg(&place).arg("nohost"));
+    assert!(unknown.stderr.contains("host 'nohost': not of this mount"), "{unknown:?}");
     let password = world.sshd().password().to_owned();
     let mut command = Command::new(program_path());
     command.arg("login").arg(&place);

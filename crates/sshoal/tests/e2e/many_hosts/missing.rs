@@ -15,7 +15,12 @@ fn a_required_host_that_is_down_is_named_with_all_others() {
     let sources = ["alpha", "beta", "gamma"].map(|name| hosts.source(name));
     hosts.fleet.kill("beta");
     let said = hosts.refusal(&sources, &[]);
-    assert!(said.starts_with("sshoal: beta: ") && !said.contains("gamma: "), "{said}");
+    assert!(said.contains("sshoal: beta: ") && !said.contains("gamma: "), "{said}");
+    assert_eq!(
+        said.matches("beta: the connection was closed before the login").count(),
+        1,
+        "{said}"
+    );
     assert!(said.contains("ssh: kex_exchange_identification: "), "ssh's own words: {said}");
     hosts.fleet.kill("gamma");
     let said = hosts.refusal(&sources, &[]);
