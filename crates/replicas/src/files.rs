@@ -37,9 +37,10 @@ impl Handle {
 
 struct Primary {
     handle: Arc<Handle>,
-    /// The version in its last answer, and the number of changes begun when that was requested.
+    /// The version in its last answer, and [`OpenPath::settled`](crate::open_paths::OpenPath) when
+    /// that was requested.
     version: Version,
-    changes: u64,
+    settled: Option<u64>,
 }
 
 /// Changes through this file that may not be on the server's disk.
@@ -72,7 +73,7 @@ pub(crate) struct File {
 impl File {
     pub(crate) fn new(
         handle: Handle,
-        attr: &Attr,
+        (attr, settled): (&Attr, Option<u64>),
         open_path: PathGuard,
         flags: OpenFlags,
         recent: &Arc<RecentChanges>,
@@ -84,7 +85,7 @@ impl File {
             primary: Mutex::new(Primary {
                 handle: Arc::new(handle),
                 version: Version::of(attr),
-                changes: 0,
+                settled,
             }),
             unsynced: Mutex::default(),
             changed: AtomicBool::new(flags.truncate),
@@ -109,11 +110,11 @@ impl File {
     }
 
     /// Records that `handle`, if it is still the primary, showed these attributes, requested when
-    /// `changes` changes had begun.
-    pub(crate) fn note_attr(&self, handle: &Arc<Handle>, attr: &Attr, changes: u64) {
+    /// these changes were `settled`.
+    pub(crate) fn note_attr(&self, handle: &Arc<Handle>, attr: &Attr, settled: Option<u64>) {
         let mut primary = self.primary.lock();
         if Arc::ptr_eq(&primary.handle, handle) {
-            (primary.version, primary.changes) = (Version::of(attr), changes);
+            (primary.version, primary.settled) = (Version::of(attr), settled);
         }
         drop(primary);
         self.open_path.note_shown(attr);
@@ -148,7 +149,7 @@ impl File {
         self.changed.store(true, Ordering::SeqCst);
         let mut unsynced = self.unsynced.lock();
         let primary = self.primary();
-        self.open_path.note_change_through(primary.member.index);
+        self.open_path.begin_change(primary.member.index);
         unsynced.begun += 1;
         if !std::mem::replace(&mut unsynced.counted, true) {
             primary.member.epoch.begin_unsynced();
@@ -198,14 +199,15 @@ impl Drop for File {
         if self.changed.load(Ordering::SeqCst)
             && let Some(name) = self.open_path.name()
         {
-            let begun = self.unsynced.lock().begun;
             let primary = self.primary.lock();
             let gateway = primary.handle.member.index;
-            match self.open_path.primary().filter(|primary| *primary != gateway) {
+            match self.open_path.used_primary().filter(|primary| *primary != gateway) {
                 // The file was reopened there after this handle was lost.
                 Some(other) => self.recent.note(&name, other, ChangeKind::Content),
-                None if primary.changes == begun => {
+                // Other open files of the path may have changed it since.
+                None if self.open_path.is_settled_since(primary.settled) => {
                     self.recent.note_version(&name, gateway, primary.version);
+                    self.open_path.note_recorded(primary.settled);
                 }
                 None => self.recent.note(&name, gateway, ChangeKind::Content),
             }

@@ -37,6 +37,11 @@ impl Replicas {
                 open_path.register_writer();
             }
             let call = member.remote.open(path, flags);
+            if flags.truncate {
+                open_path.begin_change_by_name();
+            }
+            // The attributes in the answer to a truncation do not count as those after it.
+            let settled = open_path.settled();
             let answer = if changes {
                 let kind = if makes { ChangeKind::InDoubt } else { ChangeKind::Content };
                 let guard = self.begin_change(path, primary, kind);
@@ -47,22 +52,30 @@ impl Replicas {
             } else {
                 self.gateways.call_while_usable(member, Weight::Small, call).await
             };
+            if flags.truncate {
+                open_path.end_change(&answer);
+            }
             match answer {
                 Err(errno) if errno.is_loss() && !changes => failed = errno,
                 answer => {
                     // A handle whose answer is rejected is closed.
                     let opened = |Opened { fh, attr }| (Handle::new(member, fh), attr);
-                    let (handle, attr) = self.reject_stale(path, primary, answer.map(opened))?;
-                    if !self.is_current(path, primary, &attr) {
-                        return Err(Errno::EHOSTDOWN);
-                    }
+                    let opened = self.reject_stale(path, primary, answer.map(opened));
+                    let opened = opened.and_then(|(handle, attr)| {
+                        let stays = |it| self.must_stay(it, open_path.has_writers());
+                        let is_used = self.is_current(path, primary, &attr)
+                            && open_path.confirm_primary(primary, stays);
+                        if is_used { Ok((handle, attr)) } else { Err(Errno::EHOSTDOWN) }
+                    });
+                    let (handle, attr) =
+                        opened.inspect_err(|_| open_path.reject_primary(primary))?;
                     // A gateway revalidates a file when it opens it.
                     if self.may_be_stale(path, primary) {
                         self.recent.note_version(path, primary, Version::of(&attr));
                         open_path.clear_change();
                     }
                     open_path.note_shown(&attr);
-                    let file = File::new(handle, &attr, open_path, flags, &self.recent);
+                    let file = File::new(handle, (&attr, settled), open_path, flags, &self.recent);
                     return Ok(Opened { fh: Fh(self.files.add(file)), attr });
                 }
             }
@@ -205,6 +218,8 @@ impl Replicas {
         call: impl for<'a> Fn(&'a dyn Remote, Fh) -> RemoteFuture<'a, T>,
     ) -> Result<T> {
         file.begin_change();
-        self.through_primary_only(file, weight, call).await
+        let answer = self.through_primary_only(file, weight, call).await;
+        file.open_path.end_change(&answer);
+        answer
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use base::{Attr, Mutex, RemotePath, RenameMode, Timestamp};
+use base::{Attr, Mutex, RemotePath, RenameMode, Result, Timestamp};
 use tokio::time::Instant;
 
 /// Distinguishes the versions of a file's content. Times are compared in whole seconds where one
@@ -28,6 +28,13 @@ impl Version {
     pub(crate) fn is_shown_by(self, attr: &Attr) -> bool {
         let (shown, own) = comparable(attr.mtime, self.mtime);
         shown > own || Version::of(attr) == self
+    }
+
+    /// Whether a file of this version may have these attributes after further changes, which have
+    /// not made it smaller within a second.
+    pub(crate) fn may_precede(self, attr: &Attr) -> bool {
+        let (shown, own) = comparable(attr.mtime, self.mtime);
+        shown > own || (shown == own && attr.size >= self.size)
     }
 }
 
@@ -51,10 +58,22 @@ struct PathState {
     name: Option<RemotePath>,
     /// The primary gateway.
     primary: Option<usize>,
+    /// The primary before the present one, while no answer of the present one was used.
+    claimed_from: Option<Option<usize>>,
     /// The version shown by all gateways that are used to read it.
     agreed: Option<Version>,
-    /// The gateway of the last change of its content, and the time of that change.
-    changed: Option<(usize, Instant)>,
+    /// The last change of its content.
+    changed: Option<LastChange>,
+    /// Numbers of changes of its content and attributes that were sent, and that were answered.
+    begun: u64,
+    answered: u64,
+}
+
+struct LastChange {
+    gateway: usize,
+    at: Instant,
+    /// The version recorded in [`RecentChanges`](crate::recent_changes::RecentChanges) shows it.
+    is_recorded: bool,
 }
 
 /// The shared state of the open files of one path.
@@ -70,8 +89,15 @@ pub(crate) struct OpenPath {
 
 impl OpenPath {
     fn new(path: &RemotePath) -> OpenPath {
-        let state =
-            PathState { name: Some(path.clone()), primary: None, agreed: None, changed: None };
+        let state = PathState {
+            name: Some(path.clone()),
+            primary: None,
+            claimed_from: None,
+            agreed: None,
+            changed: None,
+            begun: 0,
+            answered: 0,
+        };
         OpenPath {
             state: Mutex::new(state),
             holders: AtomicUsize::new(0),
@@ -88,8 +114,15 @@ impl OpenPath {
         self.state.lock().primary
     }
 
+    /// The last primary of which an answer was used.
+    pub(crate) fn used_primary(&self) -> Option<usize> {
+        let state = self.state.lock();
+        state.claimed_from.unwrap_or(state.primary)
+    }
+
     pub(crate) fn set_primary(&self, gateway: usize) {
-        self.state.lock().primary = Some(gateway);
+        let mut state = self.state.lock();
+        (state.primary, state.claimed_from) = (Some(gateway), None);
     }
 
     /// Makes `gateway` the primary, unless the present one `stays`. Returns the primary.
@@ -97,7 +130,33 @@ impl OpenPath {
         let mut state = self.state.lock();
         match state.primary.filter(|primary| stays(*primary)) {
             Some(primary) => primary,
-            None => *state.primary.insert(gateway),
+            None => {
+                let before = state.primary.replace(gateway);
+                state.claimed_from.get_or_insert(before);
+                gateway
+            }
+        }
+    }
+
+    /// Makes `gateway` the primary, whose answer is about to be used, unless the present one
+    /// `stays`. Returns whether it is the primary.
+    pub(crate) fn confirm_primary(&self, gateway: usize, stays: impl Fn(usize) -> bool) -> bool {
+        let mut state = self.state.lock();
+        let is_primary = state.primary.is_none_or(|it| it == gateway || !stays(it));
+        if is_primary {
+            (state.primary, state.claimed_from) = (Some(gateway), None);
+        }
+        is_primary
+    }
+
+    /// The answer of the primary `gateway` was rejected: unless another one was used, the primary
+    /// before it, which may have come back, is the primary again.
+    pub(crate) fn reject_primary(&self, gateway: usize) {
+        let mut state = self.state.lock();
+        if state.primary == Some(gateway)
+            && let Some(before) = state.claimed_from.take()
+        {
+            state.primary = before;
         }
     }
 
@@ -116,14 +175,61 @@ impl OpenPath {
         self.state.lock().agreed = None;
     }
 
-    /// Records that a change of its content is about to be sent through `gateway`.
-    pub(crate) fn note_change_through(&self, gateway: usize) {
-        self.state.lock().changed = Some((gateway, Instant::now()));
+    /// Records that a change through an open file is about to be sent through `gateway`.
+    pub(crate) fn begin_change(&self, gateway: usize) {
+        let mut state = self.state.lock();
+        state.begun += 1;
+        state.changed = Some(LastChange { gateway, at: Instant::now(), is_recorded: false });
+    }
+
+    /// Records that a change by its name is about to be sent, which
+    /// [`RecentChanges`](crate::recent_changes::RecentChanges) has.
+    pub(crate) fn begin_change_by_name(&self) {
+        self.note_change();
+        self.state.lock().begun += 1;
+    }
+
+    /// Records the answer to a change. One that was lost may still be made at any time.
+    pub(crate) fn end_change<T>(&self, answer: &Result<T>) {
+        if !answer.as_ref().is_err_and(|errno| errno.is_loss()) {
+            self.state.lock().answered += 1;
+        }
+    }
+
+    /// The number of changes, which attributes requested now show; `None` if they may lack one that
+    /// is in flight.
+    pub(crate) fn settled(&self) -> Option<u64> {
+        let state = self.state.lock();
+        (state.begun == state.answered).then_some(state.begun)
+    }
+
+    /// Whether attributes requested when these changes were `settled` show all changes so far.
+    pub(crate) fn is_settled_since(&self, settled: Option<u64>) -> bool {
+        settled == Some(self.state.lock().begun)
+    }
+
+    /// Records that [`RecentChanges`](crate::recent_changes::RecentChanges) has a version that shows
+    /// its last change, unless there was another since `settled`.
+    pub(crate) fn note_recorded(&self, settled: Option<u64>) {
+        let mut state = self.state.lock();
+        if settled == Some(state.begun)
+            && let Some(changed) = &mut state.changed
+        {
+            changed.is_recorded = true;
+        }
     }
 
     /// When its content was last changed, if that was through another gateway than this.
     pub(crate) fn changed_elsewhere(&self, gateway: usize) -> Option<Instant> {
-        self.state.lock().changed.filter(|(other, _)| *other != gateway).map(|(_, at)| at)
+        let state = self.state.lock();
+        state.changed.as_ref().filter(|it| it.gateway != gateway).map(|it| it.at)
+    }
+
+    /// Whether its content was changed through another gateway than this, after the version in
+    /// [`RecentChanges`](crate::recent_changes::RecentChanges) was seen.
+    pub(crate) fn changed_since_recorded(&self, gateway: usize) -> bool {
+        let state = self.state.lock();
+        state.changed.as_ref().is_some_and(|it| it.gateway != gateway && !it.is_recorded)
     }
 
     /// Attributes returned from now on are later than all changes.

@@ -92,10 +92,18 @@ impl Replicas {
     pub(crate) async fn lstat_path(&self, path: &RemotePath) -> Result<Attr> {
         for _ in 0..=self.gateways.members.len() {
             let unseen = self.recent.unseen(path);
+            let before = self.open_paths.get(path);
+            let settled = before.as_ref().map(|open_path| open_path.settled());
             let (gateway, attr) =
                 self.query_with_gateway(path, |remote| remote.lstat(path)).await?;
-            if let Some(change) = unseen.filter(|change| change.gateway == gateway) {
+            // Attributes that may lack a change of an open file are not the version after it.
+            if let Some(change) = unseen.filter(|change| change.gateway == gateway)
+                && settled != Some(None)
+            {
                 self.recent.note_seen(path, change, Version::of(&attr));
+                if let (Some(open_path), Some(settled)) = (before, settled) {
+                    open_path.note_recorded(settled);
+                }
             }
             if !self.is_current(path, gateway, &attr) || self.may_be_stale(path, gateway) {
                 return Err(Errno::EHOSTDOWN);
@@ -103,9 +111,7 @@ impl Replicas {
             let Some(open_path) = self.open_paths.get(path) else { return Ok(attr) };
             // If the primary is left out, the gateway whose answer is returned becomes the primary.
             let writing = open_path.has_writers();
-            if open_path.claim_primary(gateway, |primary| self.must_stay(primary, writing))
-                == gateway
-            {
+            if open_path.confirm_primary(gateway, |primary| self.must_stay(primary, writing)) {
                 open_path.note_shown(&attr);
                 return Ok(attr);
             }
@@ -184,16 +190,22 @@ impl Replicas {
         answer
     }
 
-    /// Makes a change of an extended attribute of `path`, which may be its access list.
-    pub(crate) async fn change_xattr<'a>(
+    /// Makes a change of the attributes of `path`, or of an extended one, which may be its access
+    /// list.
+    pub(crate) async fn change_attrs<'a>(
         &'a self,
         path: &RemotePath,
         call: impl Fn(&'a dyn Remote) -> RemoteFuture<'a, ()>,
     ) -> Result<()> {
-        if let Some(open_path) = self.open_paths.get(path) {
-            open_path.note_change();
+        let open_path = self.open_paths.get(path);
+        if let Some(open_path) = &open_path {
+            open_path.begin_change_by_name();
         }
-        self.change_one(path, ChangeKind::Content, call).await
+        let answer = self.change_one(path, ChangeKind::Content, call).await;
+        if let Some(open_path) = open_path {
+            open_path.end_change(&answer);
+        }
+        answer
     }
 
     /// Makes a change of one path.

@@ -44,10 +44,10 @@ impl Remote for Replicas {
 
     async fn fstat(&self, fh: Fh) -> Result<Attr> {
         let file = self.files.get(fh.0)?;
-        let changes = file.changes_begun();
+        let settled = file.open_path.settled();
         let answer = self.through_primary(&file, Weight::Small, |remote, fh| remote.fstat(fh));
         let (handle, attr) = answer.await?;
-        file.note_attr(&handle, &attr, changes);
+        file.note_attr(&handle, &attr, settled);
         Ok(attr)
     }
 
@@ -116,10 +116,7 @@ impl Remote for Replicas {
     }
 
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
-        if let Some(open_path) = self.open_paths.get(path) {
-            open_path.note_change();
-        }
-        self.change_one(path, ChangeKind::Content, |remote| remote.setattr(path, change)).await
+        self.change_attrs(path, |remote| remote.setattr(path, change)).await
     }
 
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
@@ -244,11 +241,11 @@ impl Remote for Replicas {
         value: Bytes,
         mode: SetXattr,
     ) -> Result<()> {
-        self.change_xattr(path, |remote| remote.setxattr(path, name, value.clone(), mode)).await
+        self.change_attrs(path, |remote| remote.setxattr(path, name, value.clone(), mode)).await
     }
 
     async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
-        self.change_xattr(path, |remote| remote.removexattr(path, name)).await
+        self.change_attrs(path, |remote| remote.removexattr(path, name)).await
     }
 
     async fn digest(

@@ -129,11 +129,17 @@ impl Replicas {
 
     /// Whether the attributes that `gateway` shows are those of the version recently written to
     /// `path` through another gateway, or newer ones. If not, no gateway can answer while that one
-    /// is left out.
+    /// is left out. An open file may have been changed since that version was seen.
     pub(crate) fn is_current(&self, path: &RemotePath, gateway: usize, attr: &Attr) -> bool {
         let changed = self.recent.get(path).filter(|it| it.gateway != gateway);
         let version = changed.and_then(|changed| changed.version);
-        version.is_none_or(|version| version.is_shown_by(attr))
+        let is_later = || {
+            let open_path = self.open_paths.get(path);
+            open_path.is_some_and(|open_path| open_path.changed_since_recorded(gateway))
+        };
+        version.is_none_or(|version| {
+            version.is_shown_by(attr) || (version.may_precede(attr) && is_later())
+        })
     }
 
     /// Whether another gateway has changed `path` recently, and its result was not seen since: then

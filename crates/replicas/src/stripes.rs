@@ -300,13 +300,13 @@ async fn reads_alike(context: &PoolContext, one: &Handle, other: &Handle, size: 
 /// Checks that all handles still show the same version.
 async fn recheck(context: Arc<PoolContext>, file: Weak<File>) {
     let check = async {
-        let (primary, changes, begun) = file
+        let (primary, changes, settled) = file
             .upgrade()
-            .map(|file| (file.primary(), file.open_path.changes(), file.changes_begun()))?;
+            .map(|file| (file.primary(), file.open_path.changes(), file.open_path.settled()))?;
         let attr = fstat(&context, &primary).await.ok()?;
         let stripes = {
             let file = file.upgrade()?;
-            file.note_attr(&primary, &attr, begun);
+            file.note_attr(&primary, &attr, settled);
             file.stripes.usable(changes)
         };
         for stripe in stripes {

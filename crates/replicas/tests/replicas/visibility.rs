@@ -6,7 +6,7 @@ use std::time::Duration;
 use base::{Access, Attr, AttrChange, Create, Errno, Fh, OpenFlags, Remote, RenameMode};
 use bytes::Bytes;
 use replicas::{Mode, Replicas};
-use testkit::{Call, FaultyRemote, Lagging, MemRemote, path};
+use testkit::{Call, FaultyRemote, Lagging, ManualClock, MemRemote, mem::Options, path};
 
 use super::pool::{self, LAG};
 
@@ -21,11 +21,21 @@ struct Behind {
 
 impl Behind {
     fn new(mode: Mode) -> Behind {
-        let server = Arc::new(MemRemote::new());
+        Behind::of(mode, MemRemote::new())
+    }
+
+    fn of(mode: Mode, server: MemRemote) -> Behind {
+        let server = Arc::new(server);
         let gateway = || Arc::new(FaultyRemote::new(Arc::new(Lagging::new(server.clone(), LAG))));
         let gateways: Vec<_> = (0..3).map(|_| gateway()).collect();
         let pool = pool::of(mode, gateways.iter().map(|gateway| gateway.clone() as Arc<_>));
         Behind { pool, gateways, server }
+    }
+
+    /// The first gateway is preferred, and all mtimes are equal.
+    fn within_a_second() -> Behind {
+        let clock = ManualClock::at(1_000_000_000).into();
+        Behind::of(Mode::Failover, MemRemote::with(Options { clock, ..Options::default() }))
     }
 
     /// Makes each gateway read and cache these paths.
@@ -524,4 +534,132 @@ async fn older_attributes_do_not_follow_newer_ones_of_another_gateway() {
     assert_eq!(it.pool.read(fh, 0, 100).await, Err(Errno::ESTALE));
     assert_eq!(it.content("file").await, b"newer");
     it.pool.close(fh);
+}
+
+fn appending(create: Create) -> OpenFlags {
+    OpenFlags { create, append: true, ..OpenFlags::existing(Access::Write) }
+}
+
+/// The size of a log was seen, and it grew since, within the second that its mtime shows. Through
+/// another gateway it is opened as it is now, and not treated as older than what was seen.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_grew_since_it_was_seen_is_opened_elsewhere() {
+    for seen_by in ["lstat", "fstat and a close"] {
+        let it = Behind::within_a_second();
+        let at = path("log");
+        let one = it.pool.open(&at, appending(Create::IfAbsent(0o644))).await.unwrap().fh;
+        it.pool.write(one, 0, Bytes::from_static(b"first\n")).await.unwrap();
+        match seen_by {
+            "lstat" => assert_eq!(it.pool.lstat(&at).await.unwrap().size, 6),
+            _ => assert_eq!(it.pool.fstat(one).await.unwrap().size, 6),
+        }
+        it.all_see(&["", "log"]).await;
+        let other = it.pool.open(&at, appending(Create::Never)).await.unwrap().fh;
+        it.pool.write(other, 0, Bytes::from_static(b"second\n")).await.unwrap();
+        if seen_by != "lstat" {
+            it.pool.finish(one).await.unwrap();
+        }
+        it.gateways[0].cut();
+        // The first request finds out that it is unreachable.
+        for _ in 0..3 {
+            assert_eq!(it.pool.lstat(&at).await, Err(Errno::EHOSTDOWN), "{seen_by}");
+        }
+        assert_eq!(it.listed_attr("").await, None, "{seen_by}");
+        assert_eq!(it.content("log").await, b"first\nsecond\n", "{seen_by}");
+        assert_eq!(it.pool.lstat(&at).await.unwrap().size, 13, "{seen_by}");
+        it.pool.close(other);
+        if seen_by == "lstat" {
+            it.pool.close(one);
+        }
+    }
+}
+
+/// The file that is closed last saw an older size than the others have written.
+#[tokio::test(start_paused = true)]
+async fn a_size_from_before_another_open_files_write_is_not_believed() {
+    for change in ["write", "setattr", "truncate"] {
+        let it = Behind::within_a_second();
+        it.server.put_file("file", b"old");
+        let at = path("file");
+        let one = it.pool.open(&at, appending(Create::Never)).await.unwrap().fh;
+        it.pool.write(one, 0, Bytes::from_static(b"+")).await.unwrap();
+        assert_eq!(it.pool.fstat(one).await.unwrap().size, 4);
+        it.all_see(&["", "file"]).await;
+        match change {
+            "write" => {
+                let other = it.pool.open(&at, appending(Create::Never)).await.unwrap().fh;
+                it.pool.write(other, 0, Bytes::from_static(b"newer")).await.unwrap();
+                it.pool.close(other);
+            }
+            "setattr" => {
+                let change = AttrChange { size: Some(1), ..AttrChange::default() };
+                it.pool.setattr(&at, change).await.unwrap();
+            }
+            _ => {
+                let flags = OpenFlags { truncate: true, ..OpenFlags::existing(Access::Write) };
+                let other = it.pool.open(&at, flags).await.unwrap().fh;
+                it.pool.close(other);
+            }
+        }
+        it.pool.close(one);
+        it.gateways[0].cut();
+        assert_eq!(it.gateways[1].lstat(&at).await.unwrap().size, 4);
+        for _ in 0..3 {
+            assert_eq!(it.pool.lstat(&at).await, Err(Errno::EHOSTDOWN), "{change}");
+        }
+        assert_eq!(it.listed_attr("").await, None, "{change}");
+    }
+}
+
+/// The attributes were requested before a write through another handle was answered.
+#[tokio::test(start_paused = true)]
+async fn a_size_seen_while_a_write_is_in_flight_is_not_believed() {
+    let it = Behind::within_a_second();
+    it.server.put_file("file", b"old");
+    let (at, pool) = (path("file"), &it.pool);
+    let one = pool.open(&at, appending(Create::Never)).await.unwrap().fh;
+    let other = pool.open(&at, appending(Create::Never)).await.unwrap().fh;
+    pool.write(one, 0, Bytes::from_static(b"+")).await.unwrap();
+    let gate = it.gateways[0].hold(Call::Write, 1);
+    let write = async {
+        pool.write(other, 0, Bytes::from_static(b"newer")).await.unwrap();
+    };
+    let seen = async {
+        gate.arrived().await;
+        assert_eq!(pool.fstat(one).await.unwrap().size, 4);
+        it.all_see(&["", "file"]).await;
+        gate.release();
+    };
+    tokio::join!(write, seen);
+    pool.close(other);
+    pool.close(one);
+    it.gateways[0].cut();
+    assert_eq!(it.gateways[1].lstat(&at).await.unwrap().size, 4);
+    for _ in 0..3 {
+        assert_eq!(pool.lstat(&at).await, Err(Errno::EHOSTDOWN));
+    }
+}
+
+/// While an open through another gateway is rejected, the handles of the gateway that was lost are
+/// still open. When it is back, it is used.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_is_back_is_used_after_an_answer_of_another_was_rejected() {
+    let it = Behind::within_a_second();
+    let at = path("file");
+    it.put("file", b"content").await;
+    let read = OpenFlags::existing(Access::Read);
+    assert_eq!(it.pool.lstat(&at).await.unwrap().size, 7);
+    let lost = it.pool.open(&at, read).await.unwrap().fh;
+    // The other gateway shows a version of the same second.
+    it.server.put_file("file", b"x");
+    it.gateways[0].cut();
+    assert_eq!(it.pool.open(&at, read).await.err(), Some(Errno::EHOSTDOWN));
+    assert_eq!(it.pool.open(&at, read).await.err(), Some(Errno::EHOSTDOWN));
+    it.gateways[0].restore();
+    tokio::time::sleep(pool::LONG).await;
+    let opened = it.pool.open(&at, read).await.unwrap();
+    assert_eq!(it.pool.lstat(&at).await.unwrap().size, opened.attr.size);
+    it.pool.close(opened.fh);
+    it.pool.close(lost);
+    assert_eq!(it.server.open_handles(), 0);
 }
