@@ -60,7 +60,11 @@ impl Replicas {
                 answer => {
                     // A handle whose answer is rejected is closed.
                     let opened = |Opened { fh, attr }| (Handle::new(member, fh), attr);
-                    let opened = self.reject_stale(path, primary, answer.map(opened));
+                    let opened = match answer {
+                        // The name may be absent, but it is its directory that was not found.
+                        Err(Errno::ENOENT) if makes && self.is_moved(path) => Err(Errno::EHOSTDOWN),
+                        answer => self.reject_stale(path, primary, answer.map(opened)),
+                    };
                     let opened = opened.and_then(|(handle, attr)| {
                         let stays = |it| self.must_stay(it, open_path.has_writers());
                         let is_used = self.is_current(path, primary, &attr)

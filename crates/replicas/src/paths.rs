@@ -75,7 +75,7 @@ impl Replicas {
         path: &RemotePath,
         call: impl Fn(&'a dyn Remote) -> RemoteFuture<'a, T>,
     ) -> Result<T> {
-        self.query_with_gateway(path, call).await.map(|(_, answer)| answer)
+        self.query_with_gateway(path, call).await?.1
     }
 
     /// Queries `path`; returns the gateway that has answered too.
@@ -83,10 +83,10 @@ impl Replicas {
         &'a self,
         path: &RemotePath,
         call: impl Fn(&'a dyn Remote) -> RemoteFuture<'a, T>,
-    ) -> Result<(usize, T)> {
+    ) -> Result<(usize, Result<T>)> {
         let target = self.query_target(path);
         let (gateway, answer) = self.gateways.query(path, target, call).await?;
-        Ok((gateway, self.reject_stale(path, gateway, answer)?))
+        Ok((gateway, self.reject_stale(path, gateway, answer)))
     }
 
     pub(crate) async fn lstat_path(&self, path: &RemotePath) -> Result<Attr> {
@@ -94,17 +94,20 @@ impl Replicas {
             let unseen = self.recent.unseen(path);
             let before = self.open_paths.get(path);
             let settled = before.as_ref().map(|open_path| open_path.settled());
-            let (gateway, attr) =
+            let (gateway, answer) =
                 self.query_with_gateway(path, |remote| remote.lstat(path)).await?;
             // Attributes that may lack a change of an open file are not the version after it.
             if let Some(change) = unseen.filter(|change| change.gateway == gateway)
                 && settled != Some(None)
+                && matches!(answer, Ok(_) | Err(Errno::ENOENT))
             {
-                self.recent.note_seen(path, change, Version::of(&attr));
+                let version = answer.as_ref().ok().map(Version::of);
+                self.recent.note_seen(path, change, version);
                 if let (Some(open_path), Some(settled)) = (before, settled) {
                     open_path.note_recorded(settled);
                 }
             }
+            let attr = answer?;
             if !self.is_current(path, gateway, &attr) || self.may_be_stale(path, gateway) {
                 return Err(Errno::EHOSTDOWN);
             }

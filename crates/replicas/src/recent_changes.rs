@@ -90,6 +90,8 @@ pub(crate) struct Entry {
     /// The answer to a change was lost, and another change was made shortly before: no other
     /// gateway's answer proves whether it exists.
     pub(crate) is_ambiguous: bool,
+    /// The answer to the change was lost, and its gateway has not shown the result since.
+    is_lost: bool,
     /// Since the change, a directory above was renamed through another gateway: its own gateway may
     /// not show the new name.
     pub(crate) is_moved: bool,
@@ -110,8 +112,14 @@ impl Entry {
             unseen: false,
             was_changed_before: false,
             is_ambiguous: false,
+            is_lost: false,
             is_moved: false,
         }
+    }
+
+    /// Whether its own gateway may return `ENOENT` although it exists, under its new name.
+    pub(crate) fn may_be_hidden(&self) -> bool {
+        self.is_moved && (self.is_lost || self.exists != Some(false))
     }
 }
 
@@ -211,13 +219,14 @@ impl RecentChanges {
         self.valid()?.valid_entry(path, Instant::now()).filter(|entry| entry.unseen)
     }
 
-    /// Records that the gateway of this change of `path` showed this version, unless there was
-    /// another change since the request.
-    pub(crate) fn note_seen(&self, path: &RemotePath, change: Entry, version: Version) {
+    /// Records that the gateway of this change of `path` showed this version, or that it does not
+    /// exist, unless there was another change since the request.
+    pub(crate) fn note_seen(&self, path: &RemotePath, change: Entry, version: Option<Version>) {
         if let Some(entry) = self.table.lock().entries.get_mut(path)
             && (entry.gateway, entry.until) == (change.gateway, change.until)
         {
-            (entry.exists, entry.version, entry.unseen) = (Some(true), Some(version), false);
+            (entry.exists, entry.version) = (Some(version.is_some()), version);
+            (entry.unseen, entry.is_lost, entry.is_ambiguous) = (false, false, false);
         }
     }
 
@@ -390,9 +399,11 @@ impl Table {
         };
         let was_changed_before = above.is_some() || old.was_changed_before || old.exists.is_some();
         // An answer that shows the change may be older than the change before it.
-        let is_ambiguous = was_changed_before && matches!(kind, ChangeKind::Lost { .. });
+        let is_lost = matches!(kind, ChangeKind::Lost { .. });
+        let is_ambiguous = was_changed_before && is_lost;
         let exists = exists.filter(|_| !is_ambiguous);
-        let new = Entry { below, exists, name_gateway, was_changed_before, is_ambiguous, ..new };
+        let new = Entry { below, exists, name_gateway, was_changed_before, ..new };
+        let new = Entry { is_ambiguous, is_lost, ..new };
         let (names, list_gateway) = (old.names, old.list_gateway);
         self.entries.insert(path.clone(), Entry { names, list_gateway, unseen: true, ..new });
         if let Some(parent) = path.parent() {

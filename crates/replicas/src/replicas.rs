@@ -151,6 +151,11 @@ impl Replicas {
             || open().is_some_and(|at| self.recent.may_be_unseen(at))
     }
 
+    /// Whether a directory above `path` was renamed since a recent change of `path`.
+    pub(crate) fn is_moved(&self, path: &RemotePath) -> bool {
+        self.recent.get(path).is_some_and(|changed| changed.is_moved)
+    }
+
     /// The answer of `gateway` about `path`, unless it contradicts a recent change through another
     /// gateway: that one is left out, so no gateway can answer. An unreachable file must not look
     /// as if it were removed, nor a removed one as if it existed.
@@ -162,7 +167,7 @@ impl Replicas {
     ) -> Result<T> {
         let Some(changed) = self.recent.get(path) else { return answer };
         if changed.gateway == gateway {
-            let may_be_stale = changed.is_moved && matches!(answer, Err(Errno::ENOENT));
+            let may_be_stale = changed.may_be_hidden() && matches!(answer, Err(Errno::ENOENT));
             return if may_be_stale { Err(Errno::EHOSTDOWN) } else { answer };
         }
         match (changed.exists, &answer) {

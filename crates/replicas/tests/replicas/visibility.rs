@@ -663,3 +663,56 @@ async fn a_gateway_that_is_back_is_used_after_an_answer_of_another_was_rejected(
     it.pool.close(lost);
     assert_eq!(it.server.open_handles(), 0);
 }
+
+/// A name was removed, and its directory then renamed through another gateway: the name is absent
+/// under the new one. If the removal's answer was lost, only its gateway's answer afterwards, about
+/// the name that it had, proves that.
+#[tokio::test(start_paused = true)]
+async fn a_name_removed_before_its_directory_was_renamed_is_absent() {
+    for (removal, is_certain) in [
+        ("answered", true),
+        ("lost and seen", true),
+        ("of a new name, lost and seen", true),
+        ("lost", false),
+        ("not made and lost", false),
+    ] {
+        let it = Behind::new(Mode::Failover);
+        let (old, new) = (path("d/name"), path("e/name"));
+        it.server.put_file("d/name", b"x");
+        it.all_see(&["", "d", "d/name", "e", "e/name"]).await;
+        if removal.starts_with("of a new name") {
+            it.put("d/name", b"newer").await;
+        }
+        match removal {
+            "answered" => {}
+            "not made and lost" => it.gateways[0].fail(Call::Unlink, 1, Errno::EHOSTDOWN),
+            _ => it.gateways[0].fail_after(Call::Unlink, 1, Errno::EHOSTDOWN),
+        }
+        assert_eq!(it.pool.unlink(&old).await.is_ok(), removal == "answered");
+        if removal.ends_with("seen") {
+            tokio::time::sleep(pool::LONG / 3).await;
+            assert_eq!(it.pool.lstat(&old).await, Err(Errno::ENOENT), "{removal}");
+        }
+        it.gateways[0].cut();
+        // This request finds out that it is unreachable.
+        it.pool.lstat(&path("")).await.unwrap();
+        it.put("d/other", b"content").await;
+        it.gateways[0].restore();
+        tokio::time::sleep(pool::LONG / 3).await;
+        it.pool.rename(&path("d"), &path("e"), RenameMode::Replace).await.unwrap();
+        assert_eq!(it.gateways[0].calls(Call::Rename), 0, "{removal}");
+        assert_eq!(it.gateways[0].lstat(&new).await, Err(Errno::ENOENT));
+        let expected = if is_certain { Errno::ENOENT } else { Errno::EHOSTDOWN };
+        assert_eq!(it.pool.lstat(&new).await, Err(expected), "{removal}");
+        // A gateway that does not find the directory says nothing about a new name.
+        let create =
+            OpenFlags { create: Create::Exclusive(0o644), ..OpenFlags::existing(Access::Write) };
+        it.gateways[0].fail(Call::Open, 1, Errno::ENOENT);
+        assert_eq!(it.pool.open(&new, create).await.err(), Some(Errno::EHOSTDOWN), "{removal}");
+        if removal != "not made and lost" {
+            let made = it.pool.open(&new, create).await.unwrap();
+            assert!(it.pool.lstat(&new).await.is_ok(), "{removal}");
+            it.pool.close(made.fh);
+        }
+    }
+}
