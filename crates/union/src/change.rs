@@ -22,7 +22,7 @@ pub(crate) async fn setattr(
         branch.check_writable()?;
         return branch.call(branch.remote.setattr(&at, change)).await;
     }
-    let view = View::existing(tree, path).await?;
+    let view = View::to_change(tree, path, policy).await?;
     // A synthetic directory is on no branch that could store the change.
     let shown = view.shown().ok_or(Errno::EROFS)?;
     let mut changes = vec![(shown, change)];

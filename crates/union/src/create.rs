@@ -1,7 +1,7 @@
 //! Creating files, directories and symbolic links on the branch that the policy chooses.
 //!
 //! The name must be free on all branches: all are queried first, in parallel, which costs one round
-//! trip. The answer of the chosen branch is final: if it has no space, no other branch is tried.
+//! trip. If one shows a file of that name, later ones are not waited for. The answer of the chosen branch is final: if it has no space, no other branch is tried.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
@@ -88,7 +88,7 @@ async fn open_or_create(
     flags: OpenFlags,
     policy: CreatePolicy,
 ) -> Result<(BranchFile, Attr)> {
-    let view = View::of(tree, path).await?;
+    let view = View::of_shown(tree, path).await?;
     let components = Components::new(path);
     if let Some(shown) = view.shown() {
         if let Create::Exclusive(_) = flags.create {

@@ -265,7 +265,7 @@ pub(crate) async fn link(tree: &Tree, existing: &RemotePath, new: &RemotePath) -
         branch.check_writable()?;
         return branch.call(branch.remote.link(&existing, &new)).await;
     }
-    let (old, free) = tokio::join!(View::of(tree, existing), View::of(tree, new));
+    let (old, free) = tokio::join!(View::of_shown(tree, existing), View::of(tree, new));
     let source = old?.require_shown()?;
     let free = free?;
     if free.shown().is_some() {

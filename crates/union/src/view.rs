@@ -3,8 +3,18 @@
 use base::{Attr, Errno, RemotePath, Result};
 
 use crate::dir_cache::SlotSet;
+use crate::policy::ActionPolicy;
 use crate::query::{Outcome, Query, Trust, lstat_leaf};
 use crate::tree::Tree;
+
+/// How many branches are waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// All.
+    All,
+    /// All, or those up to the one that shows an entry which is not a directory.
+    Shown,
+}
 
 /// An entry of one branch that is not hidden from above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,11 +42,22 @@ impl View {
     /// Queries all branches; each must answer. `ENOENT` and `ENOTDIR` concern the parent directory;
     /// [`View::holders`] says whether the name itself exists.
     pub(crate) async fn of(tree: &Tree, path: &RemotePath) -> Result<View> {
+        View::query(tree, path, Extent::All).await
+    }
+
+    /// As [`View::of`], to change the entry that is shown, on its branch alone. If that is not a
+    /// directory, it hides the entries of later branches, and their answers are not waited for.
+    pub(crate) async fn of_shown(tree: &Tree, path: &RemotePath) -> Result<View> {
+        View::query(tree, path, Extent::Shown).await
+    }
+
+    async fn query(tree: &Tree, path: &RemotePath, extent: Extent) -> Result<View> {
         let query = Query::new(tree, path, Trust::ExceptParent);
-        let answers = query.send(&lstat_leaf).all().await;
+        let mut calls = query.send(&lstat_leaf);
         let (mut view, mut resolver) = (View::default(), query.resolver());
         let (mut reports, mut failed) = (Vec::new(), None);
-        for (index, answer) in answers.into_iter().enumerate() {
+        for index in 0..calls.len() {
+            let answer = calls.take(index).await;
             reports.extend(query.report(index, &answer, Attr::is_dir));
             let (slot, _) = query.branch(index);
             view.queried = view.queried.with(slot);
@@ -55,6 +76,10 @@ impl View {
                 Some(Ok(attr)) => view.holders.push(Holder { slot, attr }),
                 Some(Err(errno)) => failed = failed.or(Some(errno)),
             }
+            let is_file = view.holders.first().is_some_and(|shown| !shown.attr.is_dir());
+            if extent == Extent::Shown && is_file && !query.fixed {
+                break;
+            }
         }
         query.record(&reports);
         match failed {
@@ -67,7 +92,24 @@ impl View {
     /// As [`View::of`], of an entry that exists. At a fixed path the entries are the directories,
     /// of which there may be none.
     pub(crate) async fn existing(tree: &Tree, path: &RemotePath) -> Result<View> {
-        let mut view = View::of(tree, path).await?;
+        View::existing_in(tree, path, Extent::All).await
+    }
+
+    /// As [`View::existing`], of what a change under this policy needs.
+    pub(crate) async fn to_change(
+        tree: &Tree,
+        path: &RemotePath,
+        policy: ActionPolicy,
+    ) -> Result<View> {
+        let extent = match policy {
+            ActionPolicy::First => Extent::Shown,
+            ActionPolicy::All => Extent::All,
+        };
+        View::existing_in(tree, path, extent).await
+    }
+
+    async fn existing_in(tree: &Tree, path: &RemotePath, extent: Extent) -> Result<View> {
+        let mut view = View::query(tree, path, extent).await?;
         match tree.is_fixed(path) {
             true => view.holders.retain(|holder| holder.attr.is_dir()),
             false => drop(view.require_shown()?),

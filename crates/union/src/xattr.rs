@@ -18,7 +18,7 @@ pub(crate) async fn shown<'t>(
     tree: &'t Tree,
     path: &RemotePath,
 ) -> Result<(&'t Arc<TreeBranch>, RemotePath)> {
-    let all = holders(tree, path).await?;
+    let all = holders(tree, path, ActionPolicy::First).await?;
     all.into_iter().next().map(|(branch, at, _)| (branch, at)).ok_or(Errno::EOPNOTSUPP)
 }
 
@@ -29,7 +29,7 @@ pub(crate) async fn changed<'t>(
     path: &RemotePath,
     policy: ActionPolicy,
 ) -> Result<Vec<(&'t Arc<TreeBranch>, RemotePath)>> {
-    let mut all = holders(tree, path).await?;
+    let mut all = holders(tree, path, policy).await?;
     // A directory that no branch has is on none that could store the change.
     let kind = all.first().ok_or(Errno::EROFS)?.2.map(|holder| holder.attr.kind);
     match policy {
@@ -41,15 +41,16 @@ pub(crate) async fn changed<'t>(
 }
 
 /// The branches that have an entry at `path`, in the order of search, and the entries, unless only
-/// one branch could have it.
+/// one branch could have it. Those hidden by a file may lack if the policy does not change them.
 async fn holders<'t>(
     tree: &'t Tree,
     path: &RemotePath,
+    policy: ActionPolicy,
 ) -> Result<Vec<(&'t Arc<TreeBranch>, RemotePath, Option<Holder>)>> {
     if let Some((branch, at)) = tree.sole_branch(path) {
         return Ok(vec![(branch, at, None)]);
     }
-    let entries = View::existing(tree, path).await?.holders.into_iter().map(|holder| {
+    let entries = View::to_change(tree, path, policy).await?.holders.into_iter().map(|holder| {
         let branch = tree.branch(holder.slot);
         (branch, branch.subpath(path), Some(holder))
     });

@@ -1,11 +1,11 @@
 //! Branches that cannot be reached.
 
-use base::{Errno, Remote};
+use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote};
 use testkit::faulty::Which;
 use testkit::{Call, path};
-use union::{CreatePolicy, Mode, Policies, Presence};
+use union::{ActionPolicy, CreatePolicy, Mode, Policies, Presence};
 
-use crate::kit::{ABSENT, Built, create, place, soon};
+use crate::kit::{ABSENT, Built, all, create, place, soon};
 
 /// Three branches, of which the first is optional.
 fn built() -> Built {
@@ -204,4 +204,41 @@ async fn a_change_on_the_way_fails_when_its_optional_branch_goes() {
     soon(held.arrived()).await;
     built.sources[0].link.set_away(true);
     assert_eq!(soon(task).await.unwrap(), Err(Errno::EHOSTDOWN));
+}
+
+/// A file hides the entries of later branches. So a change of it on its own branch does not need
+/// them, even if one is required and unreachable.
+#[tokio::test]
+async fn a_change_of_a_file_does_not_wait_for_later_branches() {
+    let built = Built::new(2);
+    built.mem(0).put_file("file", "content");
+    built.mem(0).put_dir("d");
+    // Requests to it are never answered.
+    let _gates: Vec<_> = Call::ALL.iter().map(|call| built.faults(1).hold(*call, 1)).collect();
+    let change = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+    soon(built.union.setattr(&path("file"), change)).await.unwrap();
+    soon(built.put("file", b"new")).await.unwrap();
+    assert_eq!(built.mem(0).content("file"), b"new");
+    let exclusive =
+        OpenFlags { create: Create::Exclusive(0o644), ..OpenFlags::existing(Access::Write) };
+    let refused = soon(built.union.open(&path("file"), exclusive)).await;
+    assert_eq!(refused.err(), Some(Errno::EEXIST));
+}
+
+/// What needs all branches fails while a required one is unreachable.
+#[tokio::test]
+async fn a_change_of_several_branches_needs_all_of_them() {
+    for policies in [Policies::default(), all()] {
+        let built = Built::with(2, policies, |_, _| {});
+        built.mem(0).put_file("file", "content");
+        built.mem(0).put_dir("d");
+        built.faults(1).cut();
+        let change = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+        let away = Err(Errno::EHOSTDOWN);
+        assert_eq!(built.union.setattr(&path("d"), change).await, away);
+        assert_eq!(built.union.unlink(&path("file")).await, away);
+        assert_eq!(built.put("new", b"content").await, away);
+        let changed = built.union.setattr(&path("file"), change).await;
+        assert_eq!(changed.is_ok(), policies.action == ActionPolicy::First);
+    }
 }
