@@ -15,7 +15,7 @@
 //! | a directory on several branches, `all`, and no branch has the new name | all are renamed |
 //! | a directory, and another branch has a directory of the new name | `EXDEV`: they would merge |
 //! | a branch after that one shows the new name | its entry, hidden then, is removed there |
-//! | a branch that would have to be changed is read-only | `EROFS` |
+//! | a branch that would have to be changed, or that shows the old name, is read-only | `EROFS` |
 //! | an exchange of entries of two branches, or of a directory with others of its name | `EXDEV` |
 
 use std::sync::Arc;
@@ -55,7 +55,11 @@ pub(crate) async fn rename(
     let paths = Paths { from, to, mode };
     let plan = match plan(&paths, &old, &new, policy) {
         Ok(plan) => plan,
-        Err(Refusal::Reappears) => return Err(would_reappear(tree, from, &old)),
+        Err(Refusal::Reappears) => {
+            // It could not be renamed without the others either.
+            check_all_writable(tree, &old.holders[..1])?;
+            return Err(would_reappear(tree, from, &old));
+        }
         // Only an empty directory may be replaced, on any branch.
         Err(Refusal::Errno(Errno::EXDEV)) if old.require_shown()?.attr.is_dir() => {
             let directories = new.holders.iter().filter(|holder| holder.attr.is_dir());

@@ -87,6 +87,21 @@ async fn a_file_that_hides_another_is_renamed_with_it_or_not_at_all() {
 }
 
 #[tokio::test]
+async fn a_file_of_a_read_only_branch_that_hides_another_is_not_busy() {
+    for policies in [Policies::default(), all()] {
+        let built = Built::with(2, policies, |number, branch| {
+            if number == 0 {
+                branch.mode = Mode::Ro;
+            }
+        });
+        built.mem(0).put_file("a", "shown");
+        built.mem(1).put_file("a", "hidden");
+        assert_eq!(rename(&built, "a", "b").await, Err(Errno::EROFS));
+        assert_eq!(built.names("").await.unwrap(), ["a"]);
+    }
+}
+
+#[tokio::test]
 async fn a_hidden_directory_is_in_the_way_of_a_hidden_file() {
     let built = Built::with(2, all(), |_, _| {});
     for number in 0..2 {
