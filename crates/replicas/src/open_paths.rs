@@ -208,7 +208,7 @@ impl OpenPath {
         settled == Some(self.state.lock().begun)
     }
 
-    /// Records that [`RecentChanges`](crate::recent_changes::RecentChanges) has a version that shows
+    /// Records that [`RecentChanges`](crate::recent_changes::RecentChanges) has the version after
     /// its last change, unless there was another since `settled`.
     pub(crate) fn note_recorded(&self, settled: Option<u64>) {
         let mut state = self.state.lock();

@@ -1,7 +1,8 @@
 //! Creating files, directories and symbolic links on the branch that the policy chooses.
 //!
 //! The name must be free on all branches: all are queried first, in parallel, which costs one round
-//! trip. If one shows a file of that name, later ones are not waited for. The answer of the chosen branch is final: if it has no space, no other branch is tried.
+//! trip. If one shows a file of that name, later ones are not waited for. The answer of the chosen
+//! branch is final: if it has no space, no other branch is tried.
 
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
