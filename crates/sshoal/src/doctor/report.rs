@@ -67,7 +67,7 @@ pub fn write(
     written.or_problem(printable(file))
 }
 
-/// Fails if [`write`] would at once: a report takes the place of no file.
+/// Fails if [`write()`] would at once: a report takes the place of no file.
 pub fn may_create(file: &Path) -> Result<(), Problem> {
     match file.symlink_metadata() {
         Ok(_) => Err(Problem::new(printable(file), base::Errno::EEXIST.to_string())),
