@@ -7,8 +7,7 @@
 //! | case | answer |
 //! |---|---|
 //! | the directory of the new name is not on the branch of the old one | `EXDEV` |
-//! | a file, and only an earlier branch has the new name, a file | [`replace_earlier`] |
-//! | else: an earlier branch has the new name, and would still show its own | `EXDEV` |
+//! | a branch before that one has the new name, and would still show its own | `EXDEV` |
 //! | a file that hides others, `first` | `EBUSY`: one of them would appear |
 //! | a file that hides others, `all` | all are renamed, the last first |
 //! | a file that hides a directory, or a directory that hides a file | `EBUSY` |
@@ -21,7 +20,7 @@
 
 use std::sync::Arc;
 
-use base::{Errno, FileKind, RemotePath, RenameMode, Result};
+use base::{Errno, RemotePath, RenameMode, Result};
 
 use crate::policy::ActionPolicy;
 use crate::remove::{check_all_writable, check_empty, would_reappear};
@@ -54,9 +53,6 @@ pub(crate) async fn rename(
         return exchange(tree, from, to, &old, &new).await;
     }
     let paths = Paths { from, to, mode };
-    if let Some((source, target)) = replaced_earlier(tree, &paths, &old, &new) {
-        return replace_earlier(tree, &paths, source, target).await;
-    }
     let plan = match plan(&paths, &old, &new, policy) {
         Ok(plan) => plan,
         Err(Refusal::Reappears) => {
@@ -77,56 +73,6 @@ pub(crate) async fn rename(
     let is_directory = plan.renamed.iter().any(|holder| holder.attr.is_dir());
     let _change = is_directory.then(|| tree.dir_cache.begin_change(None));
     execute(tree, &paths, &plan).await
-}
-
-/// The entries of a rename that [`replace_earlier`] can execute: a file, the only entry of its name,
-/// and the only entry of the new name, which is on a writable branch before that of the file.
-fn replaced_earlier(
-    tree: &Tree,
-    paths: &Paths<'_>,
-    old: &View,
-    new: &View,
-) -> Option<(usize, usize)> {
-    let ([source], [target]) = (&old.holders[..], &new.holders[..]) else { return None };
-    let are_files = [source, target].iter().all(|it| it.attr.kind == FileKind::Regular);
-    let are_writable = [source, target].iter().all(|it| tree.branch(it.slot).writable());
-    let fits = paths.mode == RenameMode::Replace
-        && target.slot < source.slot
-        && new.parents.contains(source.slot);
-    (are_files && are_writable && fits).then_some((source.slot, target.slot))
-}
-
-/// Replaces the file of the new name on an earlier branch: the file gets the new name on its own
-/// branch as a second one, hidden behind the earlier branch's; that is removed, and then the old
-/// name. So the new name exists at any time, and if this is interrupted the file still has its old
-/// name. `EXDEV` if the server refuses the second name.
-async fn replace_earlier(
-    tree: &Tree,
-    paths: &Paths<'_>,
-    source: usize,
-    target: usize,
-) -> Result<()> {
-    let &Paths { from, to, .. } = paths;
-    let (branch, earlier) = (tree.branch(source), tree.branch(target));
-    let (from_at, to_at) = (branch.subpath(from), branch.subpath(to));
-    match branch.call(branch.remote.link(&from_at, &to_at)).await {
-        Err(Errno::EOPNOTSUPP | Errno::EPERM | Errno::EMLINK | Errno::EEXIST) => {
-            return Err(Errno::EXDEV);
-        }
-        linked => linked?,
-    }
-    match earlier.call(earlier.remote.unlink(&earlier.subpath(to))).await {
-        // Removed by another client.
-        Ok(()) | Err(Errno::ENOENT) => {}
-        Err(errno) => {
-            // After a loss it may be removed, and the second name shown.
-            if !errno.is_loss() {
-                remove_second_name(tree, source, to).await?;
-            }
-            return Err(errno);
-        }
-    }
-    remove_second_name(tree, source, from).await
 }
 
 /// Exchanges two names on one branch. Entries of other branches stay hidden behind the exchanged
@@ -283,8 +229,8 @@ async fn execute(tree: &Tree, paths: &Paths<'_>, plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Removes one of two names of a file. `rename(2)` of one to the other does nothing, so that the
-/// old name of a hidden copy would appear.
+/// `rename(2)` of one name of a file to another name of it does nothing: the old name of a hidden
+/// copy would appear.
 async fn remove_second_name(tree: &Tree, slot: usize, from: &RemotePath) -> Result<()> {
     let branch = tree.branch(slot);
     let at = branch.subpath(from);

@@ -25,79 +25,19 @@ async fn a_file_stays_on_its_branch() {
     assert_eq!(rename(&built, "d/b", "absent/b").await, Err(ABSENT));
 }
 
-/// An editor creates a new file, which may be on another branch, and renames it over the old one.
 #[tokio::test]
-async fn a_file_that_an_earlier_branch_shows_is_replaced() {
+async fn what_an_earlier_branch_shows_cannot_be_replaced() {
     for policies in [Policies::default(), all()] {
         let built = Built::with(2, policies, |_, _| {});
         built.mem(1).put_file("a", "content");
         built.mem(0).put_file("b", "earlier");
+        assert_eq!(rename(&built, "a", "b").await, Err(Errno::EXDEV));
         let mode = RenameMode::NoReplace;
         let kept = built.union.rename(&path("a"), &path("b"), mode).await;
         assert_eq!(kept, Err(Errno::EEXIST));
-        rename(&built, "a", "b").await.unwrap();
-        assert_eq!(built.get("b").await.unwrap(), b"content");
-        assert_eq!((built.mem(0).names(""), built.mem(1).names("")), (vec![], vec!["b".into()]));
+        assert_eq!(built.get("a").await.unwrap(), b"content");
+        assert_eq!(built.get("b").await.unwrap(), b"earlier");
     }
-}
-
-/// The old file is shown until the new one is, and the new one keeps its old name until then.
-#[tokio::test]
-async fn replacing_the_file_of_an_earlier_branch_loses_nothing_if_interrupted() {
-    for call in [(1, Call::Link), (0, Call::Unlink), (1, Call::Unlink)] {
-        let built = Built::new(2);
-        built.mem(1).put_file("a", "content");
-        built.mem(0).put_file("b", "earlier");
-        let held = built.faults(call.0).hold(call.1, 1);
-        let task = built.start(|union| async move {
-            union.rename(&path("a"), &path("b"), RenameMode::Replace).await
-        });
-        held.arrived().await;
-        task.abort();
-        assert!(task.await.is_err());
-        assert_eq!(built.get("a").await.unwrap(), b"content", "{call:?}");
-        let is_replaced = call == (1, Call::Unlink);
-        let shown: &[u8] = if is_replaced { b"content" } else { b"earlier" };
-        assert_eq!(built.get("b").await.unwrap(), shown, "{call:?}");
-
-        // An error changes nothing.
-        if !is_replaced {
-            let built = Built::new(2);
-            built.mem(1).put_file("a", "content");
-            built.mem(0).put_file("b", "earlier");
-            let errno = if call.1 == Call::Link { Errno::EOPNOTSUPP } else { Errno::EACCES };
-            built.faults(call.0).fail(call.1, 1, errno);
-            let expected = if call.1 == Call::Link { Errno::EXDEV } else { Errno::EACCES };
-            assert_eq!(rename(&built, "a", "b").await, Err(expected));
-            assert_eq!(
-                (built.mem(0).names(""), built.mem(1).names("")),
-                (vec!["b".into()], vec!["a".into()])
-            );
-        }
-    }
-}
-
-#[tokio::test]
-async fn what_an_earlier_branch_shows_cannot_always_be_replaced() {
-    let built = Built::new(3);
-    built.mem(2).put_file("a", "content");
-    built.mem(0).put_file("b", "earlier");
-    built.mem(1).put_file("b", "hidden");
-    // Without the earlier one the hidden one would be shown.
-    assert_eq!(rename(&built, "a", "b").await, Err(Errno::EXDEV));
-    built.mem(1).remove("b");
-    built.mem(2).put_file("b", "hidden");
-    assert_eq!(rename(&built, "a", "b").await, Err(Errno::EXDEV));
-    assert_eq!(built.get("a").await.unwrap(), b"content");
-    assert_eq!(built.get("b").await.unwrap(), b"earlier");
-    let built = Built::with(2, Policies::default(), |number, branch| {
-        if number == 0 {
-            branch.mode = Mode::Ro;
-        }
-    });
-    built.mem(1).put_file("a", "content");
-    built.mem(0).put_file("b", "earlier");
-    assert_eq!(rename(&built, "a", "b").await, Err(Errno::EXDEV));
 }
 
 #[tokio::test]
