@@ -5,6 +5,7 @@
 //! probe`, and the wait for it is bounded.
 
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use mountinfo::Mount;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::io::Errno;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
 
 /// A file system that does not answer within this time is treated as hung. More than a slow link
 /// needs.
@@ -34,13 +35,31 @@ pub enum Answer {
 
 /// Whether the daemon of a mount has ended.
 pub fn is_dead(mount: &Mount) -> bool {
-    matches!(answer(&mount.mountpoint), Ok(Answer::Dead))
+    // The kernel refuses root like any other user before it looks for the daemon.
+    let user = geteuid().is_root().then(|| user_of(mount)).flatten();
+    matches!(answer_to(user, &mount.mountpoint), Ok(Answer::Dead))
+}
+
+/// The ids of the user and the group that have mounted a FUSE file system.
+fn user_of(mount: &Mount) -> Option<(u32, u32)> {
+    let options = mount.options.to_str()?;
+    let group = options.split(',').find_map(|option| option.strip_prefix("group_id="))?;
+    Some((mount.owner?, group.parse().ok()?))
 }
 
 /// Requests the attributes of the root of a file system, in a separate process.
 pub fn answer(place: &Path) -> io::Result<Answer> {
+    answer_to(None, place)
+}
+
+/// The [`answer`] to a process of this user and group, if they are named.
+fn answer_to(user: Option<(u32, u32)>, place: &Path) -> io::Result<Answer> {
     let mut command = Command::new("/proc/self/exe");
     command.arg("probe").arg(place);
+    if let Some((user, group)) = user {
+        // The environment is root's.
+        command.uid(user).gid(group).env_clear();
+    }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let mut child = command.spawn()?;
     let pid = Pid::from_child(&child);

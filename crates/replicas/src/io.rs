@@ -6,7 +6,9 @@
 
 use std::sync::Arc;
 
-use base::{Access, Create, Errno, Fh, FileKind, OpenFlags, Opened, Remote, RemotePath, Result};
+use base::{
+    Access, Create, Errno, Fh, FileKind, OnDrop, OpenFlags, Opened, Remote, RemotePath, Result,
+};
 
 use crate::files::{File, Handle};
 use crate::gateways::{GatewaySet, RemoteFuture};
@@ -36,6 +38,9 @@ impl Replicas {
             if writes {
                 open_path.register_writer();
             }
+            // Has no effect if its answer is used; also if this future is dropped.
+            let claimed = open_path.shared();
+            let claim = OnDrop(|| claimed.reject_primary(primary));
             let call = member.remote.open(path, flags);
             if flags.truncate {
                 open_path.begin_change_by_name();
@@ -65,14 +70,13 @@ impl Replicas {
                         Err(Errno::ENOENT) if makes && self.is_moved(path) => Err(Errno::EHOSTDOWN),
                         answer => self.reject_stale(path, primary, answer.map(opened)),
                     };
-                    let opened = opened.and_then(|(handle, attr)| {
+                    let (handle, attr) = opened.and_then(|(handle, attr)| {
                         let stays = |it| self.must_stay(it, open_path.has_writers());
                         let is_used = self.is_current(path, primary, &attr)
                             && open_path.confirm_primary(primary, stays);
                         if is_used { Ok((handle, attr)) } else { Err(Errno::EHOSTDOWN) }
-                    });
-                    let (handle, attr) =
-                        opened.inspect_err(|_| open_path.reject_primary(primary))?;
+                    })?;
+                    drop(claim);
                     // A gateway revalidates a file when it opens it.
                     if self.may_be_stale(path, primary) {
                         self.recent.note_version(path, primary, Version::of(&attr));

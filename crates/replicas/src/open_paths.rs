@@ -149,8 +149,8 @@ impl OpenPath {
         is_primary
     }
 
-    /// The answer of the primary `gateway` was rejected: unless another one was used, the primary
-    /// before it, which may have come back, is the primary again.
+    /// No answer of the primary `gateway` is used, unless one was already. The primary before it,
+    /// which may have come back, is the primary again.
     pub(crate) fn reject_primary(&self, gateway: usize) {
         let mut state = self.state.lock();
         if state.primary == Some(gateway)
@@ -196,8 +196,8 @@ impl OpenPath {
         }
     }
 
-    /// The number of changes, which attributes requested now show; `None` if they may lack one that
-    /// is in flight.
+    /// The number of changes, which attributes requested now show. `None` if one is in flight, and
+    /// from the first one on whose answer was lost: it may be made at any time.
     pub(crate) fn settled(&self) -> Option<u64> {
         let state = self.state.lock();
         (state.begun == state.answered).then_some(state.begun)
@@ -311,6 +311,11 @@ pub(crate) struct PathGuard {
 }
 
 impl PathGuard {
+    /// The state, without its own guard.
+    pub(crate) fn shared(&self) -> Arc<OpenPath> {
+        self.open_path.clone()
+    }
+
     /// Counts as a writer from now until it is dropped.
     pub(crate) fn register_writer(&mut self) {
         if !std::mem::replace(&mut self.writes, true) {

@@ -19,8 +19,8 @@
 //! While the gateway of a change is left out, another gateway's answer is rejected if it may be
 //! older than the change: if it contradicts the change, or if its attributes may be older. A gateway
 //! revalidates a file that it opens. So the answer to an open is rejected only if it contradicts a
-//! version that was seen after the change; if an open file was written since, only if it must be
-//! older than that version.
+//! version that was seen after the change; if an open file was written since, only if it shows an
+//! earlier mtime than that version, or within the same second a smaller size.
 //!
 //! The table is bounded: a name created below a directory whose entry covers all below it needs no
 //! entry of its own; a directory with many changed names gets an entry that covers all below it;

@@ -84,7 +84,7 @@ const PHRASES: [(&str, Cause); 41] = [
     ("could not resolve hostname", Cause::UnknownHost),
     ("permission denied (", Cause::PermissionDenied),
     // ssh prints it about passwords only. The server may disconnect before the last attempt.
-    ("permission denied, please try again", Cause::PermissionDenied),
+    (TRY_AGAIN, Cause::PermissionDenied),
     ("too many authentication failures", Cause::TooManyFailures),
     ("no more authentication methods", Cause::PermissionDenied),
     ("not answered: ", Cause::PermissionDenied),
@@ -127,6 +127,9 @@ const PHRASES: [(&str, Cause); 41] = [
 /// so they are valid only with the matching exit statuses.
 const SHELL_NOT_FOUND: [&str; 3] = ["not found", "no such file", "permission denied"];
 
+/// ssh's message about a refused password that may be typed again, in lower case.
+const TRY_AGAIN: &str = "permission denied, please try again";
+
 /// ssh's message about the end of a proxy that has no address, in lower case. A server that closes
 /// the connection behind the proxy leads to the same message.
 const PROXY_ENDED: &str = "closed by unknown port";
@@ -166,6 +169,10 @@ impl Cause {
     /// Whether the text contains a phrase of a cause, or may be the reason for one.
     pub(crate) fn may_be_in(words: &str) -> bool {
         let words = words.to_ascii_lowercase();
+        if words.contains(TRY_AGAIN) {
+            // A prompt follows, which must not appear first.
+            return false;
+        }
         let mut phrases = PHRASES.iter().map(|(phrase, _)| *phrase);
         phrases.any(|phrase| words.contains(phrase))
             || SHELL_NOT_FOUND.iter().any(|phrase| words.contains(phrase))
@@ -262,14 +269,17 @@ impl Cause {
     }
 }
 
-/// A shell's message that the proxy command cannot be run.
+/// A shell's message that the proxy command cannot be run. It begins with the name of the shell, or
+/// says what was not found; ssh's own messages about missing files do neither.
 fn proxy_not_found(words: &str) -> Option<&str> {
     if !words.to_ascii_lowercase().contains(PROXY_ENDED) {
         return None;
     }
     let is_shells = |line: &&str| {
         let line = line.to_ascii_lowercase();
-        SHELL_NOT_FOUND.iter().any(|phrase| line.contains(phrase))
+        let names_shell = line.split_once(':').is_some_and(|(name, _)| name.ends_with("sh"));
+        line.contains("command not found")
+            || names_shell && SHELL_NOT_FOUND.iter().any(|phrase| line.contains(phrase))
     };
     words.lines().rev().find(is_shells)
 }
@@ -447,6 +457,13 @@ mod tests {
                  kex_exchange_identification: Connection closed by remote host\n\
                  Connection closed by UNKNOWN port 65535",
                 Cause::ProxyFailed,
+            ),
+            (
+                "Could not create directory '/x/.ssh' (No such file or directory).\n\
+                 Warning: Identity file /x/key not accessible: No such file or directory.\n\
+                 kex_exchange_identification: Connection closed by remote host\n\
+                 Connection closed by UNKNOWN port 65535",
+                Cause::ClosedEarly,
             ),
             (
                 "channel 0: open failed: connect failed: Name or service not known\n\

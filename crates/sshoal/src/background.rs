@@ -59,7 +59,7 @@ pub enum Side {
 /// any thread is started.
 pub fn enter(foreground: bool, log: Option<&Path>, program: &'static str) -> Result<Side, Problem> {
     if let Some(pipe) = inherited_pipe() {
-        end_with_parent();
+        end_with_parent()?;
         let log = log.map(open_log).transpose()?;
         return Ok(Side::Mount(Ready { to_parent: Some(File::from(pipe)), log, program }));
     }
@@ -84,9 +84,14 @@ pub fn enter(foreground: bool, log: Option<&Path>, program: &'static str) -> Res
 /// Ends this process, which is the child, with its parent: a supervisor or a script ends a mount
 /// that takes too long by a signal to the process that it has started. Called on the main thread,
 /// as [`Ready::succeeded`] is: the kernel keeps this for each thread.
-fn end_with_parent() {
+fn end_with_parent() -> Result<(), Problem> {
+    let parent = getppid();
     // Without it, the child mounts or fails later, and finds then that no process waits.
     let _ = set_parent_process_death_signal(Some(Signal::TERM));
+    match getppid() == parent {
+        true => Ok(()),
+        false => Err(Problem::new("background process", "the command that mounts has ended")),
+    }
 }
 
 /// The path of this program. `/proc/self/exe` also works when the file was replaced meanwhile, but

@@ -23,8 +23,8 @@ use crate::adapter::ending::PATIENCE as PATIENCE_WITH_SERVER;
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// Unmounts `mountpoint`. If it was unmounted already, this waits for a daemon that has not ended.
-/// With `lazy`, it is only detached: the daemon ends when the last open file
-/// is closed, and this does not wait for it.
+/// With `lazy`, it is only detached: the daemon ends when the last open file is closed, and this
+/// does not wait for it.
 pub fn run(mountpoint: &Path, lazy: bool) -> Result<(), Problem> {
     let what = format!("'{}'", printable(mountpoint));
     let mount = match client::any_mount_at(mountpoint) {
@@ -88,7 +88,9 @@ fn wait_unmounted(
     what: &str,
     problem: Problem,
 ) -> Result<(), Problem> {
-    let ending = seen::ending_at(mountpoint);
+    let mut ending = seen::ending_at(mountpoint);
+    // These are mounted in another mount namespace.
+    ending.retain(|mount| mountinfo::elsewhere(mount).is_none());
     if ending.is_empty() {
         return Err(problem);
     }

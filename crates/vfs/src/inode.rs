@@ -597,8 +597,8 @@ impl State {
         }
     }
 
-    /// An open has found the name gone, or that of another kind of file. Returns whether the kernel should look the name up again:
-    /// not if it has just done so and found the name.
+    /// An open has found the name gone, or that of another kind of file. Returns whether the kernel
+    /// should look the name up again: not if it has just done so and found the name.
     pub(crate) fn send_back_to_lookup(&mut self) -> bool {
         let (now, name_validated_at) = (Instant::now(), self.name_validated_at);
         let rare = self.rare();

@@ -39,13 +39,23 @@ impl Core {
     /// offline, a file is found by the records of all of them. The mount of an immutable tree has
     /// no other reason to request them again.
     pub(super) async fn record_directories_above(&self, path: &RemotePath) {
+        if !self.store.may_write() {
+            return;
+        }
+        let mut unknown = Vec::new();
         let mut above = path.parent();
         while let Some(dir) = above {
-            let is_known = self.known_name(&dir, ReadPolicy::CacheOnly).is_some();
-            if is_known || self.request_attr(&dir).await.is_err() {
-                return;
+            if self.known_name(&dir, ReadPolicy::CacheOnly).is_some() {
+                break;
             }
             above = dir.parent();
+            unknown.push(dir);
+        }
+        // From the top down: if this ends early, a later call requests the rest.
+        for dir in unknown.iter().rev() {
+            if self.request_attr(dir).await.is_err() {
+                return;
+            }
         }
     }
 

@@ -664,6 +664,31 @@ async fn a_gateway_that_is_back_is_used_after_an_answer_of_another_was_rejected(
     assert_eq!(it.server.open_handles(), 0);
 }
 
+/// As above, for an open that was cancelled.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_is_back_is_used_after_an_open_of_another_was_cancelled() {
+    let it = Behind::within_a_second();
+    let at = path("file");
+    it.put("file", b"content").await;
+    let read = OpenFlags::existing(Access::Read);
+    assert_eq!(it.pool.lstat(&at).await.unwrap().size, 7);
+    let lost = it.pool.open(&at, read).await.unwrap().fh;
+    it.server.put_file("file", b"x");
+    it.gateways[0].cut();
+    // This request finds out that it is unreachable.
+    it.pool.lstat(&path("")).await.unwrap();
+    let gate = it.gateways[1].hold(Call::Open, 1);
+    tokio::select! {
+        biased;
+        _ = it.pool.open(&at, read) => panic!("it did not wait"),
+        () = gate.arrived() => {}
+    }
+    it.gateways[0].restore();
+    tokio::time::sleep(pool::LONG).await;
+    assert!(it.pool.lstat(&at).await.is_ok());
+    it.pool.close(lost);
+}
+
 /// A name was removed, and its directory then renamed through another gateway: the name is absent
 /// under the new one. If the removal's answer was lost, only its gateway's answer afterwards, about
 /// the name that it had, proves that.

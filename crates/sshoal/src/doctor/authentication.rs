@@ -362,7 +362,7 @@ async fn offers(dialer: &Dialer, keys: &Keys) -> Option<Check> {
     {
         return Some(Check::note(
             "offered keys",
-            format!("the server takes no keys, but {methods}"),
+            format!("the server takes no keys, only: {methods}"),
         ));
     }
     if offers.is_empty() {
