@@ -84,7 +84,7 @@ const PHRASES: [(&str, Cause); 41] = [
     ("could not resolve hostname", Cause::UnknownHost),
     ("permission denied (", Cause::PermissionDenied),
     // ssh prints it about passwords only. The server may disconnect before the last attempt.
-    (TRY_AGAIN, Cause::PermissionDenied),
+    ("permission denied, please try again", Cause::PermissionDenied),
     ("too many authentication failures", Cause::TooManyFailures),
     ("no more authentication methods", Cause::PermissionDenied),
     ("not answered: ", Cause::PermissionDenied),
@@ -127,8 +127,8 @@ const PHRASES: [(&str, Cause); 41] = [
 /// so they are valid only with the matching exit statuses.
 const SHELL_NOT_FOUND: [&str; 3] = ["not found", "no such file", "permission denied"];
 
-/// ssh's message about a refused password that may be typed again, in lower case.
-const TRY_AGAIN: &str = "permission denied, please try again";
+/// Of ssh's message about a refused password that may be typed again, in lower case.
+const TRY_AGAIN: &str = "please try again";
 
 /// ssh's message about the end of a proxy that has no address, in lower case. A server that closes
 /// the connection behind the proxy leads to the same message.
