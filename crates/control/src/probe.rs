@@ -36,15 +36,9 @@ pub enum Answer {
 /// Whether the daemon of a mount has ended.
 pub fn is_dead(mount: &Mount) -> bool {
     // The kernel refuses root like any other user before it looks for the daemon.
-    let user = geteuid().is_root().then(|| user_of(mount)).flatten();
+    let owner = mount.owner.zip(mount.owner_group());
+    let user = owner.filter(|_| geteuid().is_root());
     matches!(answer_to(user, &mount.mountpoint), Ok(Answer::Dead))
-}
-
-/// The ids of the user and the group that have mounted a FUSE file system.
-fn user_of(mount: &Mount) -> Option<(u32, u32)> {
-    let options = mount.options.to_str()?;
-    let group = options.split(',').find_map(|option| option.strip_prefix("group_id="))?;
-    Some((mount.owner?, group.parse().ok()?))
 }
 
 /// Requests the attributes of the root of a file system, in a separate process.

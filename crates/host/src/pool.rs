@@ -74,7 +74,7 @@ const LAST_REFUSED_RETRY: Duration = Duration::from_secs(60 * 60);
 /// so that clients that were turned away together do not return together.
 const TURNED_AWAY_PAUSE: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(2)];
 
-/// After this attempt that was turned away, the user is told that there are more.
+/// The attempt turned away after which a message says that more follow.
 const TOLD_ATTEMPT: u32 = 3;
 
 /// A caller waits for an attempt that is due within this time, and gets an error otherwise.

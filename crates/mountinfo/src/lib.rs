@@ -56,6 +56,11 @@ pub struct Mount {
 }
 
 impl Mount {
+    /// The group of the user who mounted it, if it is a FUSE mount.
+    pub fn owner_group(&self) -> Option<u32> {
+        id_after(self.options.as_bytes(), b"group_id=")
+    }
+
     /// Whether the mount or its file system is read-only.
     pub fn is_read_only(&self) -> bool {
         self.options.as_bytes().split(|byte| *byte == b',').any(|option| option == b"ro")
@@ -211,12 +216,16 @@ fn parse_line(line: &[u8]) -> Option<Line> {
     let kind = unescape(fields.next()?);
     let source = unescape(fields.next()?);
     let options = [own_options, fields.next().unwrap_or_default()].join(&b',');
-    let owner = options.split(|byte| *byte == b',').find_map(|option| {
-        std::str::from_utf8(option.strip_prefix(b"user_id=")?).ok()?.parse().ok()
-    });
+    let owner = id_after(&options, b"user_id=");
     let options = OsString::from_vec(options);
     let mount = Mount { device, root, mountpoint, kind, source, owner, options };
     Some(Line { id, parent, mount })
+}
+
+/// The number that follows `name` in the options.
+fn id_after(options: &[u8], name: &[u8]) -> Option<u32> {
+    let mut all = options.split(|byte| *byte == b',');
+    all.find_map(|option| std::str::from_utf8(option.strip_prefix(name)?).ok()?.parse().ok())
 }
 
 /// Decodes a field: space, tab, newline and backslash are written as a backslash and three octal
@@ -257,6 +266,7 @@ u@h:/a\134b rw,user_id=1000,group_id=100,default_permissions";
         assert_eq!((id, parent), (36, 25));
         assert_eq!(mount.device, Device { major: 0, minor: 41 });
         assert_eq!(mount.device.to_string(), "0:41");
+        assert_eq!(mount.owner_group(), Some(100));
         assert_eq!(mount.root, Path::new("/"));
         assert_eq!(mount.mountpoint, Path::new("/mnt/my dir"));
         assert_eq!(mount.kind, "fuse.sshoal");

@@ -41,7 +41,8 @@ pub(crate) async fn changed<'t>(
 }
 
 /// The branches that have an entry at `path`, in the order of search, and the entries, unless only
-/// one branch could have it. Those hidden by a file may be missing if the policy does not change them.
+/// one branch could have it. Those hidden by a file may be missing if the policy does not change
+/// them.
 async fn holders<'t>(
     tree: &'t Tree,
     path: &RemotePath,

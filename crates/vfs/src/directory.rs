@@ -233,8 +233,7 @@ impl Vfs {
                             error
                         }
                         Errno::ELOOP | Errno::ENOTDIR => {
-                            self.invalidate_inode(&inode);
-                            self.open_error(&inode, error)
+                            self.open_error_of_other_kind(&inode, error)
                         }
                         error => error,
                     })

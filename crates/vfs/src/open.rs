@@ -407,10 +407,8 @@ impl Vfs {
                 self.has_other_path(inode, &path, stamp);
                 return Err(self.open_error(inode, Errno::ENOENT));
             }
-            // The name, or one above it, has become that of a link, a directory or a file.
             Err(error @ (Errno::ELOOP | Errno::EISDIR | Errno::ENOTDIR)) => {
-                self.invalidate_inode(inode);
-                return Err(self.open_error(inode, error));
+                return Err(self.open_error_of_other_kind(inode, error));
             }
             opened => opened?,
         };

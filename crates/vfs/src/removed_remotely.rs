@@ -48,6 +48,13 @@ impl Shared {
         false
     }
 
+    /// The name of `inode`, or one above it, has become that of another kind of file, as `error`
+    /// shows. Returns the error of the open that has found this.
+    pub(crate) fn open_error_of_other_kind(&self, inode: &Inode, error: Errno) -> Errno {
+        self.invalidate_inode(inode);
+        self.open_error(inode, error)
+    }
+
     /// The error of an open of `inode` that ended with `error`, since the name is gone or has
     /// become that of another kind of file.
     pub(crate) fn open_error(&self, inode: &Inode, error: Errno) -> Errno {

@@ -32,6 +32,19 @@ impl Behind {
         Behind { pool, gateways, server }
     }
 
+    /// As [`Behind::within_a_second`], with a file open through the first gateway, which is then
+    /// unreachable. Another gateway shows a version of the same second.
+    async fn with_a_lost_handle() -> (Behind, Fh) {
+        let it = Behind::within_a_second();
+        let at = path("file");
+        it.put("file", b"content").await;
+        assert_eq!(it.pool.lstat(&at).await.unwrap().size, 7);
+        let lost = it.pool.open(&at, OpenFlags::existing(Access::Read)).await.unwrap().fh;
+        it.server.put_file("file", b"x");
+        it.gateways[0].cut();
+        (it, lost)
+    }
+
     /// The first gateway is preferred, and all mtimes are equal.
     fn within_a_second() -> Behind {
         let clock = ManualClock::at(1_000_000_000).into();
@@ -644,15 +657,8 @@ async fn a_size_seen_while_a_write_is_in_flight_is_not_believed() {
 /// still open. When it is back, it is used.
 #[tokio::test(start_paused = true)]
 async fn a_gateway_that_is_back_is_used_after_an_answer_of_another_was_rejected() {
-    let it = Behind::within_a_second();
-    let at = path("file");
-    it.put("file", b"content").await;
-    let read = OpenFlags::existing(Access::Read);
-    assert_eq!(it.pool.lstat(&at).await.unwrap().size, 7);
-    let lost = it.pool.open(&at, read).await.unwrap().fh;
-    // The other gateway shows a version of the same second.
-    it.server.put_file("file", b"x");
-    it.gateways[0].cut();
+    let (it, lost) = Behind::with_a_lost_handle().await;
+    let (at, read) = (path("file"), OpenFlags::existing(Access::Read));
     assert_eq!(it.pool.open(&at, read).await.err(), Some(Errno::EHOSTDOWN));
     assert_eq!(it.pool.open(&at, read).await.err(), Some(Errno::EHOSTDOWN));
     it.gateways[0].restore();
@@ -667,14 +673,8 @@ async fn a_gateway_that_is_back_is_used_after_an_answer_of_another_was_rejected(
 /// As above, for an open that was cancelled.
 #[tokio::test(start_paused = true)]
 async fn a_gateway_that_is_back_is_used_after_an_open_of_another_was_cancelled() {
-    let it = Behind::within_a_second();
-    let at = path("file");
-    it.put("file", b"content").await;
-    let read = OpenFlags::existing(Access::Read);
-    assert_eq!(it.pool.lstat(&at).await.unwrap().size, 7);
-    let lost = it.pool.open(&at, read).await.unwrap().fh;
-    it.server.put_file("file", b"x");
-    it.gateways[0].cut();
+    let (it, lost) = Behind::with_a_lost_handle().await;
+    let (at, read) = (path("file"), OpenFlags::existing(Access::Read));
     // This request finds out that it is unreachable.
     it.pool.lstat(&path("")).await.unwrap();
     let gate = it.gateways[1].hold(Call::Open, 1);

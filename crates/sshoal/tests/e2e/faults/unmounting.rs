@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -191,20 +191,25 @@ fn a_terminated_daemon_writes_all_acknowledged_data() {
     }
 }
 
-/// `sshoal umount` = 0: as after close, for everything.
-#[test]
-fn umount_waits_for_the_data_of_open_files() {
-    let world = World::new();
-    let mut mount = world.mount(&[]);
+/// Stops the server, and leaves 1,000,000 unwritten bytes in a file whose writer was killed.
+fn leave_unwritten(world: &World, file: &Path) {
     let script = "open F, '>', $ARGV[0]; ready; \
                   syswrite F, 'x' x 1000000; print \"written\\n\"; close F";
-    let mut writer = Caller::start(script, &mount.at("file"));
+    let mut writer = Caller::start(script, file);
     world.sshd().stop();
     writer.go();
     assert_eq!(writer.line(), "written\n");
     // Now it waits in close, and is killed there.
     writer.block();
     writer.end_by(Signal::KILL);
+}
+
+/// `sshoal umount` = 0: as after close, for everything.
+#[test]
+fn umount_waits_for_the_data_of_open_files() {
+    let world = World::new();
+    let mut mount = world.mount(&[]);
+    leave_unwritten(&world, &mount.at("file"));
     let mut command = program();
     let mut umount = Process::spawn(command.arg("umount").arg(mount.place()).stderr(Stdio::null()));
     eventually(SECOND * 10, "it is unmounted", || !mount.is_mounted());
@@ -221,14 +226,7 @@ fn umount_waits_for_the_data_of_open_files() {
 fn the_data_of_a_mount_that_was_unmounted_otherwise_can_be_waited_for() {
     let world = World::new();
     let mut mount = world.mount(&[]);
-    let script = "open F, '>', $ARGV[0]; ready; \
-                  syswrite F, 'x' x 1000000; print \"written\\n\"; close F";
-    let mut writer = Caller::start(script, &mount.at("file"));
-    world.sshd().stop();
-    writer.go();
-    assert_eq!(writer.line(), "written\n");
-    writer.block();
-    writer.end_by(Signal::KILL);
+    leave_unwritten(&world, &mount.at("file"));
     let unmounted = run(std::process::Command::new("fusermount3").arg("-u").arg(mount.place()));
     assert!(unmounted.status.success(), "{unmounted:?}");
     let told = run(program().arg("status").arg(mount.place()));
