@@ -1,10 +1,13 @@
 //! The progress of a run, on standard error: a bar with the time left on a terminal, otherwise a
 //! line for each workload of each subject in each round.
 
+use std::fmt;
 use std::io::{IsTerminal, Write};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressStyle};
+use indicatif::{
+    HumanDuration, ProgressBar, ProgressDrawTarget, ProgressFinish, ProgressState, ProgressStyle,
+};
 
 use crate::failure::{Failure, Result};
 use crate::results::Measured;
@@ -43,9 +46,15 @@ impl Progress {
         let target = ProgressDrawTarget::stderr_with_hz(DRAWN_PER_S);
         let bar =
             ProgressBar::with_draw_target(Some(0), target).with_finish(ProgressFinish::AndClear);
-        let template = "{bar:24} {pos}/{len}  about {eta} left  {wide_msg}";
+        let template = "{bar:24} {pos}/{len}  about {left} left  {wide_msg}";
         let style = ProgressStyle::with_template(template);
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        let left = |bar: &ProgressState, to: &mut dyn fmt::Write| {
+            let left = time_left(bar.elapsed(), bar.pos(), bar.len().unwrap_or(0));
+            // A string.
+            let _ = write!(to, "{}", HumanDuration(left));
+        };
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+        bar.set_style(style.with_key("left", left));
         Progress { bar, ..Progress::hidden() }
     }
 
@@ -76,7 +85,7 @@ impl Progress {
             self.say(what);
         }
         self.trial = Tally::new();
-        self.bar.reset_eta();
+        self.bar.reset_elapsed();
     }
 
     /// Announces steps.
@@ -120,7 +129,10 @@ impl Progress {
         };
         let (done, expected) = (self.bar.position(), self.bar.length().unwrap_or(0));
         let left = match expected > done {
-            true => format!("; about {} left", HumanDuration(self.bar.eta())),
+            true => {
+                let left = time_left(self.bar.elapsed(), done, expected);
+                format!("; about {} left", HumanDuration(left))
+            }
             false => String::new(),
         };
         let (round, seconds) = (round + 1, since.elapsed().as_secs_f64());
@@ -136,9 +148,25 @@ impl Progress {
     }
 }
 
+/// The time that the other of `expected` steps take if they take as long on average as those that
+/// are `done`. The bar's own estimate follows the latest steps, and those of one subject may take a
+/// hundred times as long as those of another.
+fn time_left(elapsed: Duration, done: u64, expected: u64) -> Duration {
+    let left = expected.saturating_sub(done) as f64 / done.max(1) as f64;
+    elapsed.mul_f64(left)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_time_left_follows_all_steps() {
+        let minute = Duration::from_secs(60);
+        assert_eq!(time_left(minute, 10, 40), 3 * minute);
+        assert_eq!(time_left(minute, 0, 2), 2 * minute);
+        assert_eq!(time_left(minute, 4, 4), Duration::ZERO);
+    }
 
     #[test]
     fn what_is_nothing_for_a_subject_is_not_waited_for() {
