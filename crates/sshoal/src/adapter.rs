@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use base::{
     Access, Allocation, AttrChange, Data, Errno, FileKind, LockFamily, LockKind, LockOwner,
-    LockRange, Name, RenameMode, Result, Seek, SetXattr,
+    LockRange, Name, OnDrop, RenameMode, Result, Seek, SetXattr,
 };
 use bytes::Bytes;
 use fuse::{Caller, Context, Create, DirSink, LockRequest, Open, PlusSink, SetTime};
@@ -142,12 +142,12 @@ impl Adapter {
     /// keeps: it only requests the time of the change anew.
     fn attribute_changed(&self, ino: u64, name: &[u8]) {
         if vfs::is_acl(name) {
-            self.mode_changed(ino);
+            self.invalidate_attributes(ino);
         }
     }
 
-    /// The kernel does not learn that a request changed the mode.
-    fn mode_changed(&self, ino: u64) {
+    /// The kernel has other attributes of `ino` than the file, such as a mode that a request changed.
+    fn invalidate_attributes(&self, ino: u64) {
         if let Some(notifier) = self.notifier.get() {
             notifier.inval_attributes(ino);
         }
@@ -156,7 +156,7 @@ impl Adapter {
     /// Clears set-id bits, as the kernel requests it with a write.
     async fn drop_set_ids(&self, ino: u64) -> Result<()> {
         if self.vfs.drop_set_ids(Ino(ino)).await? {
-            self.mode_changed(ino);
+            self.invalidate_attributes(ino);
         }
         Ok(())
     }
@@ -184,6 +184,9 @@ impl Adapter {
 
     /// The reply to an open: the handle, and how the kernel reads and caches the file.
     fn opened(&self, ino: u64, opened: vfs::Opened) -> Result<fuse::Opened> {
+        if opened.invalidate_attributes {
+            self.invalidate_attributes(ino);
+        }
         let mut reply = fuse::Opened::new(opened.handle.0);
         reply.flags.keep_cache = opened.keep_cache;
         reply.flags.direct_io = opened.direct_io;
@@ -202,8 +205,7 @@ impl Adapter {
                 reply.flags.parallel_direct_writes = false;
             }
             Verdict::NeedsNewInode => {
-                self.vfs.detach(opened.handle);
-                return Err(Errno::ESTALE);
+                return Err(self.vfs.detach(opened.handle));
             }
         }
         Ok(reply)
@@ -601,7 +603,9 @@ impl fuse::Filesystem for Adapter {
         let request = open_request(open.flags);
         let opened = self.vfs.open(Ino(ino), request).await?;
         if open.kill_suidgid {
-            self.drop_set_ids(ino).await.inspect_err(|_| self.vfs.release(opened.handle))?;
+            let release = OnDrop(|| self.vfs.release(opened.handle));
+            self.drop_set_ids(ino).await?;
+            std::mem::forget(release);
         }
         let mut opened = self.opened(ino, opened)?;
         // Without written data, close has nothing to wait for and no error to report.
@@ -621,11 +625,12 @@ impl fuse::Filesystem for Adapter {
         let perm = self.vfs.perm_of_new(Ino(parent), create.mode & 0o7777, create.umask).await;
         let (made, file) = self.vfs.create(Ino(parent), name, perm, exclusive, request).await?;
         if create.kill_suidgid && !exclusive {
-            let dropped = self.drop_set_ids(made.ino.0).await;
-            dropped.inspect_err(|_| {
+            let undo = OnDrop(|| {
                 self.vfs.release(file.handle);
                 self.vfs.forget(made.ino, 1);
-            })?;
+            });
+            self.drop_set_ids(made.ino.0).await?;
+            std::mem::forget(undo);
         }
         let opened = self.opened(made.ino.0, file).inspect_err(|_| self.vfs.forget(made.ino, 1))?;
         Ok((entry(&made), opened))

@@ -9,7 +9,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use base::{Access, Attr};
+use base::{Access, Attr, Errno};
 
 use crate::shared::Shared;
 use crate::{Handle, Vfs};
@@ -29,13 +29,11 @@ impl Vfs {
 
     /// Releases `handle` as if its open had found that another file has taken the name: the inode
     /// loses its names, so that the next lookup creates a new one, and the other open handles stay
-    /// valid.
-    pub fn detach(&self, handle: Handle) {
+    /// valid. Returns the error of that open.
+    pub fn detach(&self, handle: Handle) -> Errno {
         let ino = self.files.get(handle.0).map(|file| file.inode.ino);
         self.release(handle);
-        if let Ok(ino) = ino {
-            self.tree().orphan(ino);
-        }
+        ino.map_or_else(|error| error, |ino| self.tree().note_replaced(ino))
     }
 }
 

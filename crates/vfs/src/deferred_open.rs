@@ -51,7 +51,7 @@ impl Vfs {
         if !plain || self.config.page_cache == PageCache::Never {
             return Ok(None);
         }
-        {
+        let is_second = {
             let tree = self.tree();
             // Of several names only one was validated.
             if !tree.has_one_path(inode.ino) {
@@ -61,7 +61,8 @@ impl Vfs {
             if tree.used_name(inode.ino).is_some_and(|(dir, _)| tree.has_locked_files(dir)) {
                 return Ok(None);
             }
-        }
+            tree.may_open_again()
+        };
         let check = || {
             let state = inode.state();
             let known = self.validated(&state, inode.kind);
@@ -95,8 +96,8 @@ impl Vfs {
             if self.config.page_cache != PageCache::Always {
                 match state.expire_kernel_size(attr.size) {
                     KernelSize::Right => {}
-                    KernelSize::Wrong => return Err(Errno::ESTALE),
-                    KernelSize::WrongAgain => return Ok(None),
+                    KernelSize::Wrong if !is_second => return Err(Errno::ESTALE),
+                    KernelSize::Wrong | KernelSize::WrongAgain => return Ok(None),
                 }
             }
             let shared = state.open.last().map(|open| (open.remote.clone(), open.validator));

@@ -115,6 +115,8 @@ struct ActiveState {
 struct RareState {
     /// Until when the kernel gets attributes with a time-out of zero.
     zero_ttl_until: Option<Instant>,
+    /// Until when the kernel may use another size than `kernel_size`.
+    uncertain_size_until: Option<Instant>,
     /// When an open was last sent back to the lookup of a name that was gone.
     sent_back_at: Option<Instant>,
     /// Time of the last local change of the inode.
@@ -219,6 +221,7 @@ impl Deref for OpenHandles {
 /// | `is_covered`, `covers` | are changes since `requested_at` reported? | local time of the request | `set_attr`, the tree |
 /// | `lifetime_ms` | how long was the last answer fresh, if it was not covered? | – | `set_attr` |
 /// | `kernel_size`, `kernel_sizes`, `kernel_valid_until` | which size does the kernel use, and until when? | local time of the reply | [`note_kernel_reply`](State::note_kernel_reply), [`invalidate_pages_and_size`](State::invalidate_pages_and_size) |
+/// | `uncertain_size_until` | until when may it use another size? | local time of a reply | [`note_uncertain_kernel_size`](State::note_uncertain_kernel_size), [`take_uncertain_kernel_size`](State::take_uncertain_kernel_size) |
 /// | `known_contents` | is prefetched data of the present content? | counter | `set_attr`, [`validate_pages`](State::validate_pages), [`invalidate_pages`](State::invalidate_pages) |
 /// | `pages_untrusted` | may uncompared pages be of another file? | – | set by `invalidate_pages`, cleared by [`restore_page_trust`](State::restore_page_trust) |
 /// | `began_empty` | do the kernel's pages hold only local writes? | – | [`begin_writing`](State::begin_writing), [`distrust_pages`](State::distrust_pages) |
@@ -555,6 +558,9 @@ impl State {
     pub(crate) fn note_kernel_reply(&mut self, size: u64, ttl: Duration) -> Duration {
         let now = Instant::now();
         let ttl = if self.has_zero_ttl(now) { Duration::ZERO } else { ttl };
+        if self.kernel_size != size {
+            self.note_uncertain_kernel_size();
+        }
         self.kernel_valid_until = match ttl {
             Duration::ZERO => CompactInstant::NEVER,
             _ => (now + ttl + KERNEL_TTL_SLACK).into(),
@@ -595,6 +601,29 @@ impl State {
                 KernelSize::Wrong
             }
         }
+    }
+
+    /// As long as the kernel may use `kernel_size`, it may use another size, too, than the one that
+    /// it gets after this call, or has got before it:
+    ///
+    /// - It drops the attributes in a reply if it has received others for the inode since it sent
+    ///   the request, even older ones.
+    /// - It uses the size that the end of the data shows in a short reply to a READ.
+    /// - A notification that was queued has not reached it.
+    pub(crate) fn note_uncertain_kernel_size(&mut self) {
+        if self.kernel_valid_until > Instant::now().into() {
+            let until = self.kernel_valid_until.instant();
+            let rare = self.rare();
+            rare.uncertain_size_until = rare.uncertain_size_until.max(until);
+        }
+    }
+
+    /// Whether the kernel may use another size than the last one that it got. Returns true once: the
+    /// caller makes the kernel request the attributes again.
+    pub(crate) fn take_uncertain_kernel_size(&mut self) -> bool {
+        let rare = self.active.as_mut().and_then(|active| active.rare.as_mut());
+        let until = rare.and_then(|rare| rare.uncertain_size_until.take());
+        until.is_some_and(|until| Instant::now() < until)
     }
 
     /// An open has found the name gone, or that of another kind of file. Returns whether the kernel

@@ -48,6 +48,7 @@ impl Vfs {
             let rest = self.remote.read(fh, offset + got, len - got as u32).await?;
             if rest.is_empty() {
                 if !file.inode.state().has_new_kernel_size(kernel_sizes, seq) {
+                    file.inode.state().note_uncertain_kernel_size();
                     break;
                 }
                 if attempt == MAX_COMPARISONS {

@@ -65,6 +65,9 @@ pub struct Opened {
     pub keep_cache: bool,
     /// Reads and writes must bypass the kernel's page cache.
     pub direct_io: bool,
+    /// The kernel may use another size than that of the file: its attributes must be invalidated
+    /// before it gets this reply.
+    pub invalidate_attributes: bool,
 }
 
 /// One open file. Its remote handle is closed when its last user is dropped.
@@ -315,6 +318,10 @@ impl Vfs {
                 return Ok(opened);
             }
             self.await_renames(&inode).await;
+            if request.truncate && self.path(ino).is_err() {
+                // The file that has taken the name may be the one that was truncated.
+                break;
+            }
         }
         // The kernel looks the name up again, and opens the file that it finds.
         Err(Errno::ESTALE)
@@ -436,14 +443,12 @@ impl Vfs {
                 if self.path_changed_since(ino, &path, first_stamp) {
                     return Ok(None);
                 }
-                self.tree().orphan(ino);
-                return Err(Errno::ESTALE);
+                return Err(self.tree().note_replaced(ino));
             }
             match self.relation(inode, &path, &file.remote, &attr, stamp).await {
                 Relation::Same => {}
                 Relation::Replacement if !self.path_changed_since(ino, &path, first_stamp) => {
-                    self.tree().orphan(ino);
-                    return Err(Errno::ESTALE);
+                    return Err(self.tree().note_replaced(ino));
                 }
                 Relation::Replacement | Relation::Replaced => return Ok(None),
             }
@@ -661,6 +666,7 @@ impl Vfs {
         mut request: OpenRequest,
         known: Option<StateVersion>,
     ) -> Result<Option<Opened>> {
+        let is_second = self.tree().may_open_again();
         let mut state = file.inode.state();
         let unchanged = state.unchanged_since(stamp.seq);
         let overtaken = |known: StateVersion| match unchanged {
@@ -677,6 +683,7 @@ impl Vfs {
             // page cache, for which the size has no meaning.
             match state.expire_kernel_size(attr.size) {
                 KernelSize::Right => {}
+                KernelSize::Wrong if is_second => request.direct = true,
                 KernelSize::Wrong => {
                     self.record_in(&mut state, file.inode.kind, attr, stamp, Instant::now());
                     return Err(Errno::ESTALE);
@@ -768,6 +775,9 @@ impl Vfs {
     ) -> Opened {
         let direct_io =
             may_be_other || request.direct || self.config.page_cache == PageCache::Never;
+        let invalidate_attributes = state.take_uncertain_kernel_size();
+        // The kernel would also use the other size for the pages that it keeps.
+        let keep_cache = keep_cache && !invalidate_attributes;
         if !direct_io
             && file.access.reads()
             && let Some(ahead) = self.readahead(state)
@@ -790,7 +800,7 @@ impl Vfs {
         });
         let handle = Handle(file.number);
         self.files.insert(file.number, file.clone());
-        Opened { handle, keep_cache, direct_io }
+        Opened { handle, keep_cache, direct_io, invalidate_attributes }
     }
 
     /// Returns when all earlier writes to the file are on the server's disk. `EINVAL`, as in

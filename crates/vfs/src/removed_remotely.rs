@@ -58,6 +58,6 @@ impl Shared {
     /// The error of an open of `inode` that ended with `error`, since the name is gone or has
     /// become that of another kind of file.
     pub(crate) fn open_error(&self, inode: &Inode, error: Errno) -> Errno {
-        if inode.state().send_back_to_lookup() { Errno::ESTALE } else { error }
+        if inode.state().send_back_to_lookup() { self.tree().send_back() } else { error }
     }
 }

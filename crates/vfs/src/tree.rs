@@ -54,6 +54,9 @@ pub(crate) use watched::Outdated;
 /// The longest time in which the kernel walks a path again after `ESTALE`.
 const WALK_AGAIN: Duration = Duration::from_millis(100);
 
+/// The longest time in which an open follows that walk: its lookups wait for the server.
+const OPEN_AGAIN: Duration = Duration::from_secs(10);
+
 /// Counts the changes made through this mount; see invariant 5.
 #[derive(Default)]
 pub(crate) struct ChangeCounter(AtomicU64);
@@ -96,6 +99,8 @@ pub(crate) struct Tree {
     locked_dirs: HashMap<Ino, Instant>,
     /// When the kernel last used a name that leads to another file by now.
     used_lost_name_at: Option<Instant>,
+    /// When an open was last sent back to the lookup, since its file had been replaced or removed.
+    sent_back_at: Option<Instant>,
     watched: WatchedDirs,
     /// Only if the changes of others are repeated.
     own_changes: Option<OwnChanges>,
@@ -116,6 +121,7 @@ impl Tree {
             forgotten_changes: ForgottenChanges::default(),
             locked_dirs: HashMap::new(),
             used_lost_name_at: None,
+            sent_back_at: None,
             watched: WatchedDirs::default(),
             own_changes: None,
             budget,
@@ -414,6 +420,14 @@ impl Tree {
         }
     }
 
+    /// Names of the file of `inode` no longer lead to this node.
+    fn forget_linked(&mut self, inode: &Inode) {
+        let id = inode.state().last_attr().and_then(|attr| attr.id());
+        if let Some(id) = id.filter(|id| self.linked.get(id) == Some(&inode.ino)) {
+            self.linked.remove(&id);
+        }
+    }
+
     /// Whether another name of the file `attr` leads to another node than `inode`, which nothing
     /// uses: another machine has made one of the names since the other was looked up.
     pub(crate) fn is_duplicate(&self, inode: &Inode, attr: &Attr) -> bool {
@@ -518,12 +532,35 @@ impl Tree {
         self.used_lost_name_at.filter(|at| now.saturating_duration_since(*at) < WALK_AGAIN)
     }
 
-    /// Removes all names of `ino`, because it was replaced on the server.
+    /// Removes all names of `ino`, because it was replaced on the server. A later name of its file
+    /// is that of another node.
     pub(crate) fn orphan(&mut self, ino: Ino) {
         for (parent, name) in self.names(ino) {
             self.dir_cache.invalidate_name(parent, &name);
             self.unbind(parent, &name);
         }
+        if let Some(inode) = self.get(ino) {
+            self.forget_linked(&inode);
+        }
+    }
+
+    /// The file of `ino` was replaced on the server, as an open of it has found. Returns the error of
+    /// that open.
+    pub(crate) fn note_replaced(&mut self, ino: Ino) -> Errno {
+        self.orphan(ino);
+        self.send_back()
+    }
+
+    /// The error that makes the kernel look a name up again, after an open of it. It does so once.
+    pub(crate) fn send_back(&mut self) -> Errno {
+        self.sent_back_at = Some(Instant::now());
+        Errno::ESTALE
+    }
+
+    /// Whether an open may be the second one after [`Tree::send_back`]: its `ESTALE` would reach
+    /// the application.
+    pub(crate) fn may_open_again(&self) -> bool {
+        self.sent_back_at.is_some_and(|at| at.elapsed() < OPEN_AGAIN)
     }
 
     /// Moves the name `from` to `to`; a file that had the name `to` loses it. Returns the moved
@@ -676,13 +713,8 @@ impl Tree {
             self.budget.mark_removed(&node);
             self.numbers.release(node.inode.number);
             let mut parents = Vec::new();
-            let (changed, id) = {
-                let state = node.inode.state();
-                (state.was_changed(), state.last_attr().and_then(|attr| attr.id()))
-            };
-            if let Some(id) = id.filter(|id| self.linked.get(id) == Some(&ino)) {
-                self.linked.remove(&id);
-            }
+            let changed = node.inode.state().was_changed();
+            self.forget_linked(&node.inode);
             for Link { parent, name, .. } in node.links.iter() {
                 if changed {
                     // The record of the inode's changes is lost with it, so older answers must not

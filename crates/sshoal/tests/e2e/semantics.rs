@@ -17,8 +17,13 @@ use crate::world::World;
 
 /// A mount whose traffic is counted.
 fn counted(world: &World, options: &[&str]) -> (Link, Mount) {
+    linked(world, LinkOptions::default(), options)
+}
+
+/// A mount over a simulated link.
+fn linked(world: &World, link: LinkOptions, options: &[&str]) -> (Link, Mount) {
     let target = SocketAddr::from(([127, 0, 0, 1], world.sshd().port()));
-    let link = Link::start(target, LinkOptions::default()).unwrap();
+    let link = Link::start(target, link).unwrap();
     let port = link.port().to_string();
     let mut words = vec!["-p", &port];
     words.extend(options);

@@ -179,6 +179,7 @@ impl State {
     /// The kernel's pages may hold bytes that are not in the file, such as those of failed writes.
     pub(crate) fn distrust_pages(&mut self) {
         self.began_empty = false;
+        self.note_uncertain_kernel_size();
         if let Some(active) = &mut self.active {
             active.writes_pages = false;
         }

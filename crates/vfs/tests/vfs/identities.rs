@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Access, AttrChange, Errno, Remote, RenameMode};
+use base::{Access, AttrChange, Errno, OpenFlags, Remote, RenameMode};
 use bytes::Bytes;
 use testkit::mem::Options;
 use testkit::tree::Limits;
@@ -56,6 +56,42 @@ async fn names_linked_elsewhere_are_one_inode_with_the_remotes_number() {
     assert_eq!((left.ino, left.stat.nlink), (b.ino, 1));
     vfs.link(left.ino, Ino::ROOT, b"c").await.unwrap();
     assert_eq!(found(&vfs, "b").await.stat.nlink, 2);
+}
+
+/// The kernel repeats an open that fails with `ESTALE` only once.
+#[tokio::test(start_paused = true)]
+async fn c8_a_file_that_was_replaced_and_grows_is_opened_by_the_second_walk() {
+    let (remote, vfs) = mounted();
+    remote.put_file("log", "old");
+    let old = found(&vfs, "log").await;
+    remote.remove("log");
+    remote.put_file("log", "new");
+    let opened = vfs.open(old.ino, OpenRequest::plain(Access::Read)).await;
+    assert_eq!(opened, Err(Errno::ESTALE), "another file has the name");
+    let new = found(&vfs, "log").await;
+    assert_ne!(new.ino, old.ino);
+    let writer = remote.open(&path("log"), OpenFlags::existing(Access::Write)).await.unwrap();
+    remote.write(writer.fh, 3, Bytes::from_static(b" and more")).await.unwrap();
+    let opened = vfs.open(new.ino, OpenRequest::plain(Access::Read)).await.unwrap();
+    let read = vfs.read(opened.handle, 0, 100).await.unwrap();
+    assert_eq!(read.to_vec(), b"new and more");
+}
+
+/// One of several names is looked up again, and leads to a node of its own, while the node before
+/// is in use by its descriptor.
+#[tokio::test]
+async fn an_inode_that_is_detached_is_not_found_by_its_other_names() {
+    let (remote, vfs) = mounted();
+    remote.put_file("a", "content");
+    remote.link(&path("a"), &path("b")).await.unwrap();
+    let (before, _) = (found(&vfs, "a").await, found(&vfs, "b").await);
+    let plain = OpenRequest::plain(Access::Read);
+    let first = vfs.open(before.ino, plain).await.unwrap();
+    let second = vfs.open(before.ino, plain).await.unwrap();
+    assert_eq!(vfs.detach(second.handle), Errno::ESTALE);
+    let (a, b) = (found(&vfs, "a").await, found(&vfs, "b").await);
+    assert!(a.ino == b.ino && a.ino != before.ino);
+    assert_eq!(vfs.read(first.handle, 0, 100).await.unwrap().to_vec(), b"content");
 }
 
 /// As on overlayfs.

@@ -479,6 +479,27 @@ async fn c6_a_file_that_takes_the_name_of_one_that_is_being_opened_is_written_as
     assert_eq!(found(&vfs, "f").await.stat.attr.size, 14);
 }
 
+/// C6: an open with `O_TRUNC` that is overtaken by such a rename may have truncated the other file.
+/// It does not truncate the file that has lost the name as well.
+#[tokio::test]
+async fn c6_an_open_that_truncates_empties_one_file() {
+    let Mount { remote, faulty, vfs } = mounted();
+    put(&remote, "f", "one");
+    put(&remote, "g", "other");
+    let file = found(&vfs, "f").await;
+    let writer = vfs.open(file.ino, plain(Access::ReadWrite)).await.unwrap();
+    let gate = faulty.hold(Call::Open, 1);
+    let request = OpenRequest { truncate: true, ..plain(Access::Write) };
+    let mut opening = Box::pin(vfs.open(file.ino, request));
+    until!(opening, gate);
+    let to = (Ino::ROOT, &b"f"[..]);
+    vfs.rename((Ino::ROOT, b"g"), to, RenameMode::Replace).await.unwrap();
+    gate.release();
+    assert_eq!(opening.await, Err(Errno::ESTALE));
+    assert_eq!(remote.content("f"), b"");
+    assert_eq!(read(&vfs, writer.handle).await.unwrap(), b"one");
+}
+
 /// The kernel repeats an open that fails with `ESTALE` only once. So an open for writing does not
 /// fail with it because another file is renamed, nor because the file itself is.
 #[tokio::test]

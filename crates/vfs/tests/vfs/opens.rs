@@ -103,6 +103,39 @@ async fn c1_what_was_closed_is_read_at_once_when_each_open_asks() {
     assert_eq!((opened.keep_cache, read(&vfs, opened.handle).await), (false, b"new".to_vec()));
 }
 
+/// C1: the kernel may have dropped the reply with the new size, as long as it may use the old one.
+#[tokio::test(start_paused = true)]
+async fn c1_a_size_that_the_kernel_may_have_dropped_is_requested_again() {
+    let Mount { remote, vfs, .. } = mounted(Config { open_revalidate: Duration::ZERO, ..config() });
+    put(&remote, "old", LONG_AGO);
+    let file = found(&vfs, "f").await;
+    put(&remote, "longer", LONG_AGO + 1);
+    tokio::time::advance(file.stat.ttl).await;
+    found(&vfs, "f").await;
+    let opened = open(&vfs, file.ino).await;
+    assert!(opened.invalidate_attributes && !opened.keep_cache);
+    let again = open(&vfs, file.ino).await;
+    assert!(!again.invalidate_attributes, "the kernel has requested them again");
+    // No reply from before can arrive any more.
+    put(&remote, "longer still", LONG_AGO + 2);
+    tokio::time::advance(file.stat.ttl + Duration::from_secs(2)).await;
+    found(&vfs, "f").await;
+    assert!(!open(&vfs, file.ino).await.invalidate_attributes);
+}
+
+/// C1: the kernel takes the end of the data in a short reply for that of the file.
+#[tokio::test(start_paused = true)]
+async fn c1_a_size_that_a_short_read_shows_is_requested_again() {
+    let Mount { remote, vfs, .. } = mounted(Config { open_revalidate: Duration::ZERO, ..config() });
+    put(&remote, "content", LONG_AGO);
+    let file = found(&vfs, "f").await;
+    let reader = open(&vfs, file.ino).await;
+    put(&remote, "cut", LONG_AGO);
+    assert_eq!(read(&vfs, reader.handle).await, b"cut");
+    put(&remote, "CONTENT", LONG_AGO + 1);
+    assert!(open(&vfs, file.ino).await.invalidate_attributes);
+}
+
 /// C1: within one mount it holds at once.
 #[tokio::test]
 async fn c1_what_was_written_here_is_read_at_once() {

@@ -4,9 +4,12 @@ use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
-use super::{counted, traffic};
+use sandbox::link::LinkOptions;
+
+use super::{counted, linked, traffic};
 use crate::behaviours::pattern;
 use crate::process::eventually;
 use crate::world::World;
@@ -31,6 +34,35 @@ fn c1_an_open_after_a_close_reads_the_written_data() {
         let text = format!("ROUND {round:03}");
         fs::write(world.served("file"), &text).unwrap();
         assert_eq!(fs::read_to_string(one.at("file")).unwrap(), text);
+    }
+}
+
+/// C1: an open reads a file to its new end although an older size reached the kernel between the
+/// request and the reply of the lookup before the open.
+#[test]
+fn c1_an_older_size_in_flight_does_not_cut_the_content() {
+    const RTT: Duration = Duration::from_millis(300);
+    let world = World::new();
+    let served = world.served("file");
+    fs::write(&served, "short").unwrap();
+    let link = LinkOptions { rtt: RTT, ..LinkOptions::default() };
+    let (_link, mount) = linked(&world, link, &["-o", "actimeo=2,open_revalidate=0"]);
+    for round in 0..2 {
+        fs::write(&served, "short").unwrap();
+        // Attributes of an old file stay valid as long as they may.
+        age(&served, 3600 * SECOND);
+        let expiring = Duration::from_millis(2500);
+        thread::sleep(expiring);
+        assert_eq!(fs::read_to_string(mount.at("file")).unwrap(), "short");
+        thread::sleep(expiring);
+        thread::scope(|scope| {
+            scope.spawn(|| fs::metadata(mount.at("file")).unwrap());
+            // The server has answered, and the kernel has not got the answer.
+            thread::sleep(RTT * 2 / 3);
+            fs::write(&served, "longer than before").unwrap();
+            let read = fs::read_to_string(mount.at("file")).unwrap();
+            assert_eq!(read, "longer than before", "round {round}");
+        });
     }
 }
 
