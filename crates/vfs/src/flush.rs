@@ -44,6 +44,9 @@ const GRACE: Duration = Duration::from_millis(500);
 /// answer takes behind any working link, and about what people wait before they get impatient.
 const STALL: Duration = Duration::from_secs(1);
 
+/// Time between two checks of a close that waits.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
 impl Vfs {
     /// A descriptor of this open file is being closed. Returns when its writes are at the server,
     /// or the error of one that failed.
@@ -166,10 +169,9 @@ impl Vfs {
     where
         F: Future<Output = Caller>,
     {
-        let ticker = self.ticker.subscribe(&self.background);
         let mut progress = Progress::new(file.inode.writes.answered(), Instant::now());
         loop {
-            ticker.tick().await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
             let answered = file.inode.writes.answered();
             let wait = progress.check(answered, self.remote.is_disconnected(), Instant::now());
             if wait == Wait::Brief {

@@ -56,7 +56,6 @@ mod shared;
 mod stale;
 mod stats;
 mod stored_attr;
-mod ticker;
 mod tree;
 mod watch;
 mod write_behind;

@@ -31,7 +31,6 @@ use crate::readdirplus::ReaddirplusPolicy;
 use crate::repeat::Repeat;
 use crate::server_close::PendingCloses;
 use crate::stats::Counters;
-use crate::ticker::Ticker;
 use crate::tree::{ChangeCounter, InodeBudget, RequestStamp, Tree};
 use crate::watch::Watching;
 use crate::xattr::KnownXattrs;
@@ -63,7 +62,6 @@ pub struct Shared {
     pub(crate) known_xattrs: Mutex<KnownXattrs>,
     pub(crate) readahead_used: Arc<UsedBytes>,
     pub(crate) background: Background,
-    pub(crate) ticker: Ticker,
     pub(crate) prefetch: Prefetcher,
     pub(crate) readdirplus_policy: ReaddirplusPolicy,
     pub(crate) counters: Counters,
@@ -110,7 +108,6 @@ impl Shared {
             known_xattrs: Mutex::default(),
             readahead_used: Arc::default(),
             background: Background::default(),
-            ticker: Ticker::default(),
             prefetch: Prefetcher::default(),
             readdirplus_policy: ReaddirplusPolicy::default(),
             counters: Counters::default(),
