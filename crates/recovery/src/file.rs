@@ -115,8 +115,6 @@ pub(crate) struct FileState {
     /// Requests in flight that remove or replace its name: meanwhile no flush closes the file, and
     /// it is not reopened after a loss.
     pub(crate) removals: usize,
-    /// Closes of inner handles in flight.
-    pub(crate) closing: usize,
     /// By owner.
     pub(crate) locks: Vec<locks::OwnerLocks>,
     /// Requests for locks in flight.
@@ -126,8 +124,7 @@ pub(crate) struct FileState {
 /// The state that all handles of one file share.
 pub(crate) struct OpenFile {
     state: Mutex<FileState>,
-    /// Notified when an attempt to reopen the file has ended, or a removal of its name, or a
-    /// close of an inner handle.
+    /// Notified when an attempt to reopen the file has ended, or a removal of its name.
     pub(crate) attempt_ended: Notify,
     /// The queue for changes that are not admitted at once (`change_queue`).
     pub(crate) queue: tokio::sync::Mutex<()>,
@@ -341,7 +338,7 @@ impl FileState {
             Change::Append { data, arrived } => match end {
                 Some(end) => {
                     let range = end..end + (data.len() - arrived) as u64;
-                    self.unstable.record(number, range, digest);
+                    self.unstable.record_append(number, range, digest);
                 }
                 None => self.unstable.mark_incomparable(number),
             },

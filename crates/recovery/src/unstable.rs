@@ -73,6 +73,8 @@ pub(crate) struct Extent {
     pub(crate) digest: Digest,
     /// Number of its last write in the log of the file.
     number: u64,
+    /// It has appended data, for which `offset` is not certain: other clients may append, too.
+    pub(crate) is_appended: bool,
 }
 
 /// The unstable writes of one file.
@@ -87,6 +89,22 @@ pub(crate) struct UnstableWrites {
 impl UnstableWrites {
     /// The write with this number was acknowledged.
     pub(crate) fn record(&mut self, number: u64, range: Range<u64>, digest: Option<Digest>) {
+        self.record_as(number, range, digest, false);
+    }
+
+    /// The append with this number was acknowledged. It has written `range` unless other clients
+    /// have appended before it.
+    pub(crate) fn record_append(&mut self, number: u64, range: Range<u64>, digest: Option<Digest>) {
+        self.record_as(number, range, digest, true);
+    }
+
+    fn record_as(
+        &mut self,
+        number: u64,
+        range: Range<u64>,
+        digest: Option<Digest>,
+        is_appended: bool,
+    ) {
         if range.is_empty() {
             return;
         }
@@ -96,6 +114,7 @@ impl UnstableWrites {
         if let Some((_, before)) = self.extents.range_mut(..range.start).next_back()
             && before.offset + before.len == range.start
             && before.write_len == len
+            && before.is_appended == is_appended
             && before.len + len <= MAX_EXTENT_BYTES
         {
             before.len += len;
@@ -106,7 +125,8 @@ impl UnstableWrites {
         if self.extents.len() == MAX_EXTENTS {
             return self.mark_incomparable(number);
         }
-        let extent = Extent { offset: range.start, len, write_len: len, digest, number };
+        let (offset, write_len) = (range.start, len);
+        let extent = Extent { offset, len, write_len, digest, number, is_appended };
         self.extents.insert(range.start, extent);
     }
 

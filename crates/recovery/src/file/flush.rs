@@ -19,7 +19,6 @@
 use std::sync::Arc;
 
 use base::{Errno, Fh, RemotePath, Result};
-use bytes::Bytes;
 
 use super::{FileState, Handle, OpenFile, Phase};
 use crate::Core;
@@ -67,22 +66,19 @@ impl Handle {
         }
     }
 
-    /// The inner handle is about to be closed. `None` if it is closed already.
+    /// The inner handle is about to be closed. `false` if it is closed already.
     ///
     /// # Errors
     /// `EOPNOTSUPP` if it must be `reopenable`, and has no name, or the name is being removed, or
     /// the file is locked.
-    fn mark_closed(&self, fh: Fh, reopenable: bool) -> Result<Option<Closing<'_>>> {
+    fn mark_closed(&self, fh: Fh, reopenable: bool) -> Result<bool> {
         let mut state = self.file.lock();
         if reopenable && (state.has_no_path() || state.removals > 0 || state.has_locks()) {
             return Err(Errno::EOPNOTSUPP);
         }
         let inner = state.inner_handles.get_mut(&self.number);
         let inner = inner.filter(|inner| inner.fh == fh && !inner.closed);
-        let Some(inner) = inner else { return Ok(None) };
-        inner.closed = true;
-        state.closing += 1;
-        Ok(Some(Closing(&self.file)))
+        Ok(inner.map(|inner| inner.closed = true).is_some())
     }
 
     /// The file was reopened for this handle, by requests that were sent in this epoch. `false` if
@@ -147,38 +143,28 @@ impl Core {
             true => self.inner.write_verifier().await.ok().flatten(),
             false => None,
         };
-        let proof = write_verifier.map(|write_verifier| (epoch, write_verifier));
         let finished =
             self.retry_with_handle(handle, |fh| match handle.mark_closed(fh, reopenable) {
-                Ok(Some(closing)) => Box::pin(self.close_inner(closing, fh, proof.clone())),
+                Ok(true) => self.inner.finish(fh),
                 // Another caller has closed it, and gets the answer.
-                Ok(None) => Box::pin(async { Ok(()) }),
+                Ok(false) => Box::pin(async { Ok(()) }),
                 Err(errno) => Box::pin(async move { Err(errno) }),
             });
         match finished.await {
+            Ok(()) => {
+                let mut state = file.lock();
+                // Not of a server that was lost meanwhile.
+                if state.epoch == epoch
+                    && !state.unstable.is_empty()
+                    && state.write_verifier.is_none()
+                {
+                    state.write_verifier = write_verifier;
+                }
+                Ok(())
+            }
             Err(Errno::ESTALE) if file.has_no_path() => Ok(()),
-            answer => answer,
+            Err(errno) => Err(errno),
         }
-    }
-
-    /// Closes an inner handle. The answer makes `proof` valid: the write verifier, requested in this
-    /// epoch while the handle was open.
-    async fn close_inner(
-        &self,
-        closing: Closing<'_>,
-        fh: Fh,
-        proof: Option<(u64, Bytes)>,
-    ) -> Result<()> {
-        self.inner.finish(fh).await?;
-        let mut state = closing.0.lock();
-        // Not of a server that was lost meanwhile.
-        if let Some((epoch, write_verifier)) = proof
-            && state.epoch == epoch
-            && !state.unstable.is_empty()
-        {
-            state.write_verifier.get_or_insert(write_verifier);
-        }
-        Ok(())
     }
 
     /// Reopens the file for this handle if a flush has closed it.
@@ -209,17 +195,6 @@ impl Core {
             let _ = self.reopen_if_closed(&handle).await;
         }
         Some(removal)
-    }
-}
-
-/// A close in flight; ended by drop.
-#[must_use]
-struct Closing<'a>(&'a OpenFile);
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        self.0.lock().closing -= 1;
-        self.0.attempt_ended.notify_waiters();
     }
 }
 

@@ -115,7 +115,7 @@ impl FileState {
                 match at {
                     Some(at) if core.write_verifier.may_be_available() => {
                         let digest = Digest::of(&data[..here as usize]);
-                        self.unstable.record(*number, at..at + here, Some(digest));
+                        self.unstable.record_append(*number, at..at + here, Some(digest));
                     }
                     _ => {}
                 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use base::{Access, Errno, OpenFlags, OpenGuard, RemotePath, Result, until};
+use base::{Access, Errno, OpenFlags, OpenGuard, RemotePath, Result};
 
 use super::join_all;
 use crate::Core;
@@ -18,14 +18,6 @@ const MAX_IN_FLIGHT: usize = 16;
 pub(super) async fn check(core: &Arc<Core>, file: &OpenFile, path: &RemotePath) -> Result<()> {
     // The verifier that later writes record.
     core.write_verifier.request(core);
-    // The answer to a close may prove that the server has not restarted. Without that proof the
-    // content is compared, and other clients may have changed it.
-    let proven = || {
-        let state = file.lock();
-        let has_proof = state.write_verifier.is_some() || state.unstable.is_empty();
-        (has_proof || state.closing == 0).then_some(())
-    };
-    until(&file.attempt_ended, proven).await;
     let old_verifier = {
         let mut state = file.lock();
         if state.unstable.is_empty() {
@@ -108,7 +100,8 @@ async fn is_intact_on_server(
             let state = file.lock();
             // Through handles that are not lost, the file may be changed in the meantime.
             let may_be_overwritten = state.phase == Phase::Open && state.log.next() != next;
-            return Ok((!may_be_overwritten).then_some(false));
+            let may_be_elsewhere = extent.is_appended;
+            return Ok((!may_be_overwritten && !may_be_elsewhere).then_some(false));
         }
     }
     Ok(Some(true))
