@@ -70,6 +70,7 @@ use listing::SftpLogin;
 use pack::Packer;
 use peer::Peer;
 pub use peer::{ANSWER_LIMIT, LOGIN_LIMIT};
+use receive::{Confirmed, torn_since};
 use script::{Kind, State};
 pub use stage::{Stage, stage, suits};
 use stage::{begin_of_stages, numbered_stage};
@@ -300,21 +301,25 @@ impl Streaming {
         }
         let naming = Naming { top: pull.name.clone(), to, is_directory };
         let (options, here) = (self.options.clone(), sink.clone());
+        let (reports_changes, torn_since) = (peer.greeting.reports_changes(), torn_since());
         let unpack = move |counters: &mut Counters, archive: stream::Archive| {
             Unpacker::new(&here, &target, &naming, &options, counters).run(archive)
         };
         let mut end = peer.receive((), self.counters(), unpack).await;
-        if end.why.is_none() {
-            let mut counters = end.done;
-            end.done = blocking(move || {
-                counters.set_mtimes(&sink);
-                counters
-            })
-            .await;
-        }
+        let confirmed = Confirmed::by(end.why.is_none(), reports_changes, torn_since);
+        let mut counters = end.done;
+        end.done = blocking(move || {
+            counters.set_mtimes(&sink, confirmed);
+            counters
+        })
+        .await;
         if let (Some(_), Some(made)) = (&end.why, made) {
             // Where nothing has come into it: the source may be none that needs it.
             let _ = std::fs::remove_dir(made);
+        }
+        if confirmed != Confirmed::All {
+            let why = "its tar does not report files that changed while it read them";
+            end.why.get_or_insert_with(|| why.to_owned());
         }
         Ok(Streamed::of(end))
     }

@@ -12,9 +12,10 @@
 //! 1. The step decides where a file goes, never the archive. A member without a step is skipped.
 //! 2. A step that is taken ends here, or is returned to the run, which then reports its problems.
 //! 3. A file that is not as requested, and all files that tar's exit status may concern (one that
-//!    changed while it was read, or could not be read to its end), are checked again. The run
-//!    copies those that differ. In a push, only the files that GNU tar names in its messages have
-//!    failed, if it has read the whole archive.
+//!    changed while it was read, or could not be read to its end), are checked again. Of
+//!    libarchive's tar all files are, since it reports neither. The run copies those that differ.
+//!    In a push, only the files that GNU tar names in its messages have failed, if it has read the
+//!    whole archive.
 //! 4. The size of one stream is bounded, and so is the memory for it.
 
 mod messages;
@@ -26,6 +27,7 @@ use base::{AttrChange, Mutex, Name, RemotePath};
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::receive::Confirmed;
 use super::{Declined, Link, Streaming};
 use crate::copy;
 use crate::flow::Side;
@@ -93,6 +95,8 @@ struct StreamEnd {
     left: Vec<Step>,
     /// Why copied files may differ from their sources.
     why: Option<String>,
+    /// Of a pull: what tar's end confirms of the copied files.
+    confirmed: Confirmed,
     /// Of the server's tar.
     messages: Messages,
     link: Link,
@@ -202,9 +206,8 @@ impl StreamsByName {
         if let Some(why) = &end.why {
             tracing::debug!("the stream did not end well: {why}");
         }
-        let is_whole = end.why.is_none();
         let mut left = end.left;
-        left.extend(check(core, source, end.copied, is_whole).await);
+        left.extend(check(core, source, end.copied, end.confirmed).await);
         left
     }
 }
@@ -243,16 +246,16 @@ fn open_mode(step: &Step) -> Option<u32> {
 }
 
 /// Returns the steps of the files that differ from their sources, and removes these files from the
-/// counts. The other unconfirmed files get their mtimes. After an incomplete stream, the content of
-/// unconfirmed files is compared by digest. Nothing is checked after the run is stopped.
+/// counts. The other unconfirmed files get their mtimes. Where the end of the stream has not
+/// confirmed a file, its content is compared by digest. Nothing is checked after the run is stopped.
 async fn check(
     core: &Arc<Core>,
     source: usize,
     copied: Vec<CopiedEntry>,
-    is_whole: bool,
+    confirmed: Confirmed,
 ) -> Vec<Step> {
-    let (mut right, doubtful): (Vec<_>, Vec<_>) =
-        copied.into_iter().partition(|one| is_whole && one.is_as_asked());
+    let is_right = |one: &CopiedEntry| confirmed == Confirmed::All && one.is_as_asked();
+    let (mut right, doubtful): (Vec<_>, Vec<_>) = copied.into_iter().partition(is_right);
     let checks = doubtful.into_iter().map(|one| {
         let core = core.clone();
         async move {
@@ -261,7 +264,7 @@ async fn check(
             if is_right
                 && let Ok(now) = now
                 && one.unconfirmed
-                && !is_whole
+                && !confirmed.includes(now.mtime)
             {
                 let to = core.job.target.path_of(&one.name);
                 let same = plan::same_content(&core, source, (&one.from, &now), (&to, &now)).await;

@@ -9,6 +9,8 @@ use crate::outcome::{Counts, Doing, PROBLEMS_KEPT, Problem};
 use crate::sink::{Finished, Sink};
 use crate::step::Action;
 
+use super::receive::Confirmed;
+
 /// Bound on the unconfirmed files, some 25 MB. Further ones are counted as missed.
 const UNCONFIRMED_LIMIT: usize = 1 << 18;
 
@@ -25,7 +27,7 @@ pub(super) struct Counters {
     pub problems_total: u64,
     /// The file that is being sent, with its attributes at the source.
     pub sending: Option<(RemotePath, Attr)>,
-    /// Files whose content is unconfirmed until tar has succeeded: paths below the sink's root, and
+    /// Files whose content is unconfirmed until tar has ended: paths below the sink's root, and
     /// the mtimes that they get then.
     unconfirmed: Vec<(RemotePath, Timestamp)>,
     progress: Arc<Progress>,
@@ -90,10 +92,12 @@ impl Counters {
         }
     }
 
-    /// Sets the mtimes of the unconfirmed files: tar has succeeded. On a thread that may block.
-    pub(super) fn set_mtimes(&mut self, sink: &Sink) {
+    /// Sets the mtimes of the files that are confirmed. On a thread that may block.
+    pub(super) fn set_mtimes(&mut self, sink: &Sink, confirmed: Confirmed) {
         for (path, mtime) in std::mem::take(&mut self.unconfirmed) {
-            if let Err(errno) = sink.set_mtime(&path, mtime) {
+            if confirmed.includes(mtime)
+                && let Err(errno) = sink.set_mtime(&path, mtime)
+            {
                 self.missed(&path, Doing::SetAttr, errno);
             }
         }

@@ -4,13 +4,13 @@
 //!
 //! A tar that cannot read a file to its end sends zeros instead, under the file's size and mtime,
 //! and reports that only by its exit status. So a file that ends with a zero is unconfirmed, and so
-//! is a file that may have changed while it was read. Its mtime is set when tar has ended
-//! successfully; until then it has the [`unconfirmed_mtime`].
+//! is a file that may have changed while it was read. Its mtime is set when it is [`Confirmed`];
+//! until then it has the [`unconfirmed_mtime`].
 
 use std::io::{self, BufRead};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use base::{Attr, Errno, FileKind, RemotePath};
+use base::{Attr, Errno, FileKind, RemotePath, Timestamp};
 
 use crate::events::Progress;
 use crate::options::Options;
@@ -69,6 +69,39 @@ pub(super) fn torn_since() -> i64 {
     i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
+/// What the end of the server's tar confirms of the files that it has sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Confirmed {
+    /// Nothing: tar has failed, or the stream broke.
+    Nothing,
+    /// libarchive's tar has succeeded, which it also does if a file changed or shrank while it was
+    /// read. A file with an mtime before this second is a copy if the source has the size and mtime
+    /// of the copy now. The content of the others has to be compared, too.
+    Before(i64),
+    /// GNU tar has succeeded: it has read all files to their ends, and none changed meanwhile.
+    All,
+}
+
+impl Confirmed {
+    /// `has_succeeded`: all has arrived, and tar's exit status is 0.
+    pub(super) fn by(has_succeeded: bool, reports_changes: bool, torn_since: i64) -> Confirmed {
+        match (has_succeeded, reports_changes) {
+            (false, _) => Confirmed::Nothing,
+            (true, false) => Confirmed::Before(torn_since),
+            (true, true) => Confirmed::All,
+        }
+    }
+
+    /// Whether size and mtime of a file with this mtime decide whether it is a copy.
+    pub(super) fn includes(self, mtime: Timestamp) -> bool {
+        match self {
+            Confirmed::Nothing => false,
+            Confirmed::Before(since) => mtime.secs < since,
+            Confirmed::All => true,
+        }
+    }
+}
+
 /// What receives members.
 #[derive(Clone, Copy)]
 pub(super) struct Receiver<'a> {
@@ -84,7 +117,7 @@ pub(super) struct Receiver<'a> {
 /// A member that was received.
 pub(super) struct Received {
     pub finished: Finished,
-    /// Its mtime is not set yet: its content is unconfirmed until tar has ended successfully.
+    /// Its mtime is not set yet: its content is unconfirmed until tar has ended.
     pub unconfirmed: bool,
 }
 

@@ -360,6 +360,11 @@ pub(super) enum Kind {
 }
 
 impl Greeting {
+    /// Whether tar fails if a file changed or shrank while tar read it. libarchive's tar succeeds.
+    pub(super) fn reports_changes(&self) -> bool {
+        self.state == State::Ready(Kind::Gnu)
+    }
+
     /// Parses the line; `None` if it is no greeting.
     pub(super) fn parse(line: &[u8]) -> Option<Greeting> {
         let text = std::str::from_utf8(line).ok()?.strip_prefix(GREETING)?;

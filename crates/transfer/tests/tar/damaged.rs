@@ -175,6 +175,30 @@ async fn files_in_doubt_have_their_times_when_tar_has_succeeded() {
     }
 }
 
+/// libarchive's tar succeeds also if a file shrank or changed while it was read.
+#[tokio::test]
+async fn a_file_that_changed_under_libarchives_tar_is_copied_again() {
+    for is_tree in [true, false] {
+        let (from, sent) = trees();
+        let (to, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (source, sent) = (from.path().display(), sent.path().display());
+        let tar = format!("cd {sent} && $real \"$@\" && printf short >{source}/tree/bad");
+        let Some(shell) = LocalShell::with_bsdtar(programs.path(), &tar) else { return };
+        if is_tree {
+            let server = Server::new(Arc::new(Local::open(from.path()).unwrap()), Some(shell));
+            let copied = pull(from.path(), to.path(), &server, &Options::default()).await;
+            assert!(copied.outcome.is_complete(), "{copied:#?}");
+            assert_eq!(copied.engines, ["tar", "sftp"]);
+        } else {
+            let options = Options::default();
+            let (outcome, totals) = by_name::copy(from.path(), to.path(), shell, &options).await;
+            assert!(outcome.is_complete(), "{outcome:#?}");
+            assert_eq!((outcome.counts.files_copied, totals.entries), (3, 3));
+        }
+        assert_same(from.path(), to.path(), "after libarchive's tar");
+    }
+}
+
 /// A run compares no extended attributes, so the stream reports them itself.
 #[tokio::test]
 async fn extended_attributes_that_are_refused_here_are_a_problem() {

@@ -27,9 +27,20 @@ impl LocalShell {
 
     /// With `script` in the place of `tar`; `$real` is the path of the true one.
     pub fn with_tar(programs: &std::path::Path, script: &str) -> Arc<LocalShell> {
+        LocalShell::with_tar_of("/bin/tar", programs, script)
+    }
+
+    /// As [`LocalShell::with_tar`], where libarchive's tar is the true one; `None` if there is none.
+    pub fn with_bsdtar(programs: &std::path::Path, script: &str) -> Option<Arc<LocalShell>> {
+        let real = "/usr/bin/bsdtar";
+        let exists = std::path::Path::new(real).exists();
+        exists.then(|| LocalShell::with_tar_of(real, programs, script))
+    }
+
+    fn with_tar_of(real: &str, programs: &std::path::Path, script: &str) -> Arc<LocalShell> {
         let fake = programs.join("tar");
         let text = format!(
-            "#!/bin/sh\nreal=/bin/tar\n[ \"$1\" != --version ] || exec $real \"$@\"\n{script}\n"
+            "#!/bin/sh\nreal={real}\n[ \"$1\" != --version ] || exec $real \"$@\"\n{script}\n"
         );
         sandbox::write_program(&fake, text).unwrap();
         Arc::new(LocalShell { programs: Some(programs.to_owned()), instead: None, umask: None })

@@ -29,7 +29,7 @@ pub(super) struct CopiedEntry {
     pub(super) action: Action,
     /// What was counted; `None` if it was counted as failed, since it lacks extended attributes.
     pub(super) counted: Option<Copied>,
-    /// Its mtime is not set yet: its content is unconfirmed until tar has ended successfully.
+    /// Its mtime is not set yet: its content is unconfirmed until tar has ended.
     pub(super) unconfirmed: bool,
     /// Relative to the target.
     pub(super) name: RemotePath,
@@ -92,7 +92,7 @@ pub(super) struct Placer {
     /// If hard links are preserved: the names copied in this stream, by their path at the source,
     /// and whether they are unconfirmed.
     firsts: HashMap<RemotePath, (RemotePath, bool)>,
-    torn_since: i64,
+    pub(super) torn_since: i64,
 }
 
 impl Placer {

@@ -15,6 +15,7 @@ use crate::run::Core;
 use crate::shell::plain_path;
 use crate::step::{Action, Step};
 use crate::tar::peer::Peer;
+use crate::tar::receive::Confirmed;
 use crate::tar::stream::End;
 use crate::tar::{Declined, LONG_ROUND_TRIP, Use, name_or_all, script};
 use crate::task::AbortOnDrop;
@@ -309,10 +310,12 @@ async fn pull_files(
     let stdin = std::mem::replace(&mut peer.running.stdin, Box::new(tokio::io::sink()));
     let feeding = AbortOnDrop(tokio::spawn(feed(stdin, names)));
     let placer = Placer::new(core, pending);
+    let reports_changes = peer.greeting.reports_changes();
     let End { done, why, messages, link } = peer.receive(feeding, placer, Placer::unpack).await;
-    let Placer { copied, left, .. } = done;
+    let Placer { copied, left, torn_since, .. } = done;
+    let confirmed = Confirmed::by(why.is_none(), reports_changes, torn_since);
     let entries = copied.iter().filter(|one| one.counted.is_some()).count() as u64;
-    StreamEnd { entries, copied, left, why, messages: Messages::parse(&messages), link }
+    StreamEnd { entries, copied, left, why, confirmed, messages: Messages::parse(&messages), link }
 }
 
 /// Sends the named files, and renames them to their names when tar has succeeded.
@@ -354,7 +357,8 @@ async fn push_files(
             left.extend(push::in_doubt(sent));
         }
     }
-    StreamEnd { entries, copied: Vec::new(), left, why, messages, link }
+    let (copied, confirmed) = (Vec::new(), Confirmed::Nothing);
+    StreamEnd { entries, copied, left, why, confirmed, messages, link }
 }
 
 /// Writes names as they arrive; after the last one closes tar's input.
