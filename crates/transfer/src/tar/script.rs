@@ -127,6 +127,9 @@ pub(super) fn pull(directory: &[u8], name: &[u8], options: &Options) -> Option<V
     create(directory, name, options, "-- \"$n\" </dev/null")
 }
 
+/// GNU tar prints names as they are, also in its messages.
+const LITERAL: &str = "--quoting-style=literal";
+
 /// The command whose output is an archive of the files that its further input names: paths in
 /// `directory`, each with a NUL after it. Samples are taken of `name`.
 ///
@@ -155,7 +158,7 @@ fn create(directory: &[u8], name: &[u8], options: &Options, what: &str) -> Optio
         "look; [ $k ] || k=$t; [ -e \"$n\" ] || [ -h \"$n\" ] || k=absent; l=; \
          if [ -h \"$n\" ]; then :; elif [ -d \"$n\" ]; then z=\"$z dir\"; \
          elif [ \"$(find \"$n\" -type f -size +{BIG_BLOCKS} 2>/dev/null)\" ]; then z=\"$z big\"; fi; \
-         case $k in gnu) l=--no-unquote; set -- {};; *) set -- {};; esac; \
+         case $k in gnu) l=\"--no-unquote {LITERAL}\"; set -- {};; *) set -- {};; esac; \
          while IFS= read -r v; do case $v in \
          hello) echo \"{GREETING}$k$z\";; \
          rate) head -c {RATE_BYTES} /dev/urandom;; \
@@ -243,7 +246,7 @@ pub(super) fn take(directory: &[u8], options: &Options) -> Option<Vec<u8>> {
     let _ = write!(
         script,
         "look; [ $k ] || k=$t; p='/[.][^/]*{TEMPORARY}$'; \
-         case $k in gnu) set -- {} -v --quoting-style=literal;; *) set -- {};; esac; \
+         case $k in gnu) set -- {} -v {LITERAL};; *) set -- {};; esac; \
          r=$(printf '\\n=\\nx'); r=${{r%x}}; \
          all() {{ e=$(\"$@\" 2>&1 >&4); t=$?; printf '%s%s%s%s' \"$r\" \"$e\" \"$r\" \"$t\"; }}; \
          end() {{ l=$(cat); t=${{l##*\"$r\"}}; l=${{l%\"$r\"*}}; e=${{l##*\"$r\"}}; case $t:$e in 0:*) echo 0;; \

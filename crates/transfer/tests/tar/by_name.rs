@@ -304,6 +304,26 @@ async fn what_a_stream_does_not_bring_there_goes_all_the_same() {
     }
 }
 
+/// GNU tar reports each file for which the disk had no room.
+#[tokio::test]
+async fn a_file_that_is_truncated_there_is_pushed_again_whatever_its_name() {
+    for name in ["plain", "a\\x2db", "a: Cannot time stamp b"] {
+        let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        for name in [name, "other"] {
+            fs::write(from.path().join(name), name).unwrap();
+        }
+        let programs = tempfile::tempdir().unwrap();
+        let tar = "$real \"$@\"; for f in .*.sshoal-*; do case $f in .other.*) continue; esac; \
+            : >\"$f\"; printf 'tar: ./%s: Wrote only 512 of 10240 bytes\\n' \"$f\" >&2; done; \
+            echo 'tar: Exiting with failure status due to previous errors' >&2; exit 2";
+        let shell = LocalShell::with_tar(programs.path(), tar);
+        let (outcome, _) = push(from.path(), to.path(), shell, &plain()).await;
+        assert!(outcome.is_complete(), "{name}: {outcome:#?}");
+        assert_same_to_the_second(from.path(), to.path());
+        assert_eq!(fs::read_to_string(to.path().join(name)).unwrap(), name);
+    }
+}
+
 /// Whatever tar does not bring, the run does.
 #[tokio::test]
 async fn what_a_stream_leaves_out_comes_all_the_same() {

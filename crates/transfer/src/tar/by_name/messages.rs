@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use base::RemotePath;
 
 use crate::outcome::Problem;
-use crate::shell::unescape;
 use crate::tar::script::WENT_ON;
 
 /// The messages of one stream.
@@ -18,7 +17,8 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// Parses lines such as `tar: ./NAME: REASON`.
+    /// Parses lines such as `tar: ./NAME: REASON`. The name is printed as it is, so one with a colon
+    /// may be parsed as another name: see [`Messages::name_only`].
     pub(super) fn parse(text: &[u8]) -> Messages {
         let mut messages = Messages::default();
         let text = text.strip_suffix(b"\n").unwrap_or(text);
@@ -28,8 +28,11 @@ impl Messages {
         for line in lines {
             match entry(line) {
                 Some((name, reason)) => {
-                    // A time in the future is no failure.
-                    if !reason.contains("time stamp") {
+                    // An odd time is no failure.
+                    let is_warning = ["time stamp ", "implausibly old time stamp "]
+                        .iter()
+                        .any(|start| reason.starts_with(start));
+                    if !is_warning {
                         messages.reasons.entry(name).or_insert(reason);
                     }
                 }
@@ -39,9 +42,11 @@ impl Messages {
         messages
     }
 
-    /// Whether all entries that are not named were copied.
-    pub(super) fn name_all(&self) -> bool {
-        self.name_all
+    /// Whether all entries that are not named were copied. Not if one is named that is none of
+    /// `sent`: the message may be of any entry.
+    pub(super) fn name_only<'a>(&self, sent: impl Iterator<Item = &'a RemotePath>) -> bool {
+        let named = sent.filter(|path| self.has(path)).count();
+        self.name_all && named == self.reasons.len()
     }
 
     /// Whether the entry is named.
@@ -68,8 +73,7 @@ fn entry(line: &[u8]) -> Option<(Vec<u8>, String)> {
     if let Some(before) = name.windows(9).rposition(|it| it == b": Cannot ") {
         (name, reason) = (&rest[..before], &rest[before + 2..]);
     }
-    let name = unescape(name)?;
-    let name = name.strip_suffix(b"/").unwrap_or(&name).to_vec();
+    let name = name.strip_suffix(b"/").unwrap_or(name).to_vec();
     Some((name, reason.escape_ascii().to_string()))
 }
 
@@ -89,18 +93,28 @@ mod tests {
         let messages = parse(
             b"tar: ./d/a b: Cannot open: Permission denied\n\
               tar: ./x: y: Cannot mkdir: Read-only file system\n\
-              tar: ./odd\\n\\303\\244\\\\: Wrote only 512 of 10240 bytes\n\
+              tar: ./a\\x2db\xc3\xa4\\: Wrote only 512 of 10240 bytes\n\
               tar: ./late: time stamp 2030-01-01 00:00:00 is 1.5 s in the future\n",
         );
-        assert!(messages.name_all());
+        assert!(messages.name_all);
         let reason = |name: &str| {
             messages.problem(&path(name), &path("n")).map(|problem| problem.to_string())
         };
         let told = |reason: &str| Some(format!("n: not copied by the server's tar: {reason}"));
         assert_eq!(reason("d/a b"), told("Cannot open: Permission denied"));
         assert_eq!(reason("x: y"), told("Cannot mkdir: Read-only file system"));
-        assert_eq!(reason("odd\n\u{e4}\\"), told("Wrote only 512 of 10240 bytes"));
+        assert_eq!(reason("a\\x2db\u{e4}\\"), told("Wrote only 512 of 10240 bytes"));
         assert_eq!((reason("late"), reason("d")), (None, None));
+    }
+
+    #[test]
+    fn a_message_of_another_entry_may_be_of_any() {
+        let sent = ["a", "b: Cannot time stamp 1", "c"].map(path);
+        let name_only = |line: &[u8]| parse(line).name_only(sent.iter());
+        assert!(name_only(b"tar: ./a: Wrote only 512 of 10240 bytes\n"));
+        assert!(name_only(b"tar: ./c: time stamp 2030-01-01 00:00:00 is 1.5 s in the future\n"));
+        assert!(!name_only(b"tar: ./d: Wrote only 512 of 10240 bytes\n"));
+        assert!(!name_only(b"tar: ./b: Cannot time stamp 1: Wrote only 512 of 10240 bytes\n"));
     }
 
     #[test]
@@ -112,9 +126,9 @@ mod tests {
             b"./b\ntar: ./a: Cannot open: Permission denied\n",
             b"",
         ] {
-            assert!(!parse(other).name_all(), "{}", other.escape_ascii());
+            assert!(!parse(other).name_all, "{}", other.escape_ascii());
         }
-        assert!(!Messages::parse(b"tar: ./a: Cannot open: Permission denied\n").name_all());
-        assert!(!Messages::parse(b"").name_all());
+        assert!(!Messages::parse(b"tar: ./a: Cannot open: Permission denied\n").name_all);
+        assert!(!Messages::parse(b"").name_all);
     }
 }

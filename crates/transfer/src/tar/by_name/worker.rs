@@ -333,7 +333,7 @@ async fn push_files(
         peer.send(b"0", packer, pack).await;
     let messages = Messages::parse(&messages);
     let mut sent = sent;
-    if why.is_some() && messages.name_all() {
+    if why.is_some() && messages.name_only(sent.iter().map(|one| &one.temporary)) {
         // All others have arrived.
         why = None;
         let (failed, arrived) = sent.into_iter().partition(|one| messages.has(&one.temporary));
