@@ -46,6 +46,8 @@ pub(super) struct Context {
 pub(super) struct Connected {
     pub(super) connection: Connection,
     pub(super) shell: Option<Arc<dyn Shell>>,
+    /// Runs the commands that make digests.
+    digest_shell: Option<Arc<dyn Shell>>,
     pub(super) directory: Vec<u8>,
     /// The directory is on this machine.
     is_local: bool,
@@ -232,6 +234,15 @@ impl Context {
         Ok(find.map(|find| Arc::new(find) as Arc<dyn Unseen>))
     }
 
+    /// What runs the commands that make digests of files there, where commands may run. With a server
+    /// of the user's own, a command of the login may find another file under the same path.
+    fn digest_shell(&self, remote_index: usize) -> Result<Option<Arc<dyn Shell>>, CopyError> {
+        if self.may_run_commands().is_err() || self.request.logins.own_server {
+            return Ok(None);
+        }
+        Ok(self.connector.shell(remote_index, false)?)
+    }
+
     /// What keeps the login of a tree's stream that does not start, for the run.
     pub(super) fn reusable_login(&self) -> ReusableLogin {
         if self.may_list() { ReusableLogin::with_listing() } else { ReusableLogin::default() }
@@ -375,7 +386,8 @@ impl Context {
         let directory = self.request.remote[remote_index].operand.directory.clone();
         let is_local = self.request.remote[remote_index].gateways.is_empty();
         let shell = self.shell(remote_index)?;
-        Ok(Connected { connection, shell, directory, is_local, listing })
+        let digest_shell = self.digest_shell(remote_index)?;
+        Ok(Connected { connection, shell, digest_shell, directory, is_local, listing })
     }
 
     async fn connect_within(
@@ -495,10 +507,10 @@ impl Events for Renamed {
 }
 
 impl Connected {
-    /// The tree at `path`, with digests made at the server.
+    /// The tree at `path`, with digests made at the server if commands may make them.
     pub(super) fn tree(&self, path: RemotePath) -> Tree {
         let mut tree = Tree::remote(self.connection.remote.clone()).at(path);
-        if let Some(shell) = self.shell.clone() {
+        if let Some(shell) = self.digest_shell.clone() {
             tree.digester = Some(Arc::new(ShellDigester::new(shell, self.directory.clone())));
         }
         tree.local = self.is_local.then(|| PathBuf::from(OsStr::from_bytes(&self.directory)));

@@ -11,6 +11,7 @@ use testkit::MemRemote;
 use transfer::strategy::{ConnectError, Connection, Connector, CopyError, Direction, Engine};
 use transfer::{Options, Running, Shell};
 
+use super::super::plain::plain;
 use super::super::shell::LocalShell;
 use super::{Hidden, Server, answers, request, run, run_well, tree};
 
@@ -103,6 +104,31 @@ async fn only_one_host_and_no_choice_of_a_server_lets_streams_be() {
     request.logins.own_server = true;
     run_well(request, &server).await;
     assert_eq!(server.connected(), [false]);
+}
+
+#[tokio::test]
+async fn a_command_makes_digests_only_where_it_may_run_and_finds_the_same_files() {
+    let (source, target) = (tree(), tempfile::tempdir().unwrap());
+    let programs = tempfile::tempdir().unwrap();
+    let called = programs.path().join("called");
+    let script = format!("#!/bin/sh\ntouch {}\nexec /usr/bin/sha256sum \"$@\"\n", called.display());
+    sandbox::write_program(programs.path().join("sha256sum"), script).unwrap();
+    let shell = LocalShell { programs: Some(programs.path().into()), instead: None, umask: None };
+    let server = Server::new(plain(source.path()).await, Some(Arc::new(shell)));
+    let options = Options { checksum: true, ..Options::default() };
+    let from = (source.path(), Some("tree"));
+    let pull = request(Direction::Pull, target.path(), from, options);
+    run_well(pull.clone(), &server).await;
+    for (engine, own_server, is_called) in
+        [(Engine::Auto, false, true), (Engine::Sftp, false, false), (Engine::Auto, true, false)]
+    {
+        let mut pull = pull.clone();
+        pull.engine = engine;
+        pull.logins.own_server = own_server;
+        let copied = run_well(pull, &server).await;
+        assert_eq!(copied.outcome.counts.files_copied, 0, "{engine:?}");
+        assert_eq!(fs::remove_file(&called).is_ok(), is_called, "{engine:?} {own_server}");
+    }
 }
 
 #[tokio::test]
