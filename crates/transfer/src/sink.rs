@@ -325,11 +325,18 @@ impl Sink {
         self.replacing((&dir, &name, finish.is_new), attr, make, prepare)
     }
 
-    /// Makes `path` a further name of `existing`, which must be in the directory too.
+    /// Makes `path`, which must not exist if `is_new`, a further name of `existing`, which must be
+    /// in the directory too.
     ///
     /// # Errors
     /// The system's.
-    pub fn hard_link(&self, existing: &RemotePath, path: &RemotePath, attr: &Attr) -> Result<()> {
+    pub fn hard_link(
+        &self,
+        existing: &RemotePath,
+        path: &RemotePath,
+        attr: &Attr,
+        is_new: bool,
+    ) -> Result<()> {
         let (from_dir, from) = self.place(existing)?;
         let (dir, name) = self.place(path)?;
         // Without `SYMLINK_FOLLOW` a link is not gone through.
@@ -338,7 +345,7 @@ impl Sink {
             linkat(&from_dir, from.as_bytes(), &dir, temporary.as_bytes(), flags).map_err(errno)
         };
         let prepare = |_: &Name| Ok(Finished::default());
-        self.replacing((&dir, &name, false), attr, make, prepare).map(drop)
+        self.replacing((&dir, &name, is_new), attr, make, prepare).map(drop)
     }
 
     /// Makes a device, a pipe or a socket, with `device` as its number.

@@ -248,7 +248,7 @@ impl<'a> Unpacker<'a> {
             return Err(Broken::Here(Doing::Make, Errno::EMLINK));
         }
         let attr = attr(member, FileKind::Regular);
-        let linked = self.sink.hard_link(&below(self.target, &first), path, &attr);
+        let linked = self.sink.hard_link(&below(self.target, &first), path, &attr, true);
         linked.map_err(here(Doing::Make))?;
         self.counters.done(name, FileKind::Regular, 0, &Action::HardLink { first });
         Ok(())

@@ -290,6 +290,27 @@ async fn a_pulled_file_replaces_none_that_has_just_come() {
 }
 
 #[tokio::test]
+async fn a_pulled_hard_link_replaces_no_file_that_has_just_come() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let tree = from.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("a"), "one").unwrap();
+    fs::write(tree.join("x"), "two").unwrap();
+    fs::hard_link(tree.join("x"), tree.join("y")).unwrap();
+    let programs = tempfile::tempdir().unwrap();
+    // As this machine sees it, if it takes `a` and `y` for one name.
+    let tar = "exec $real --sort=name --transform 's,/y$,/a,' \"$@\"";
+    let shell = LocalShell::with_tar(programs.path(), tar);
+    let server = Server::new(Arc::new(Local::open(from.path()).unwrap()), Some(shell));
+    let options = Options { hard_links: true, ..Options::default() };
+    let copied = pull(from.path(), to.path(), &server, &options).await;
+    assert!(copied.outcome.is_complete(), "{copied:#?}");
+    for (name, content) in [("a", "one"), ("x", "two"), ("y", "two")] {
+        assert_eq!(fs::read_to_string(to.path().join("tree").join(name)).unwrap(), content);
+    }
+}
+
+#[tokio::test]
 async fn a_pushed_tree_of_such_names_is_compared_where_the_server_does_not_distinguish_them() {
     let from = alike();
     fs::create_dir(from.path().join("other")).unwrap();

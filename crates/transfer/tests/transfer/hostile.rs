@@ -221,7 +221,7 @@ fn cve_2018_20685_the_sink_goes_through_no_link_and_upwards_nowhere() {
     let pieces = [Bytes::from_static(b"evil")];
     assert!(sink.put(&path("link/f"), &attr, &pieces, &finish, false).is_err());
     assert!(sink.put(&path("link/new"), &attr, &pieces, &finish, false).is_err());
-    assert!(sink.hard_link(&path("link/f"), &path("got"), &attr).is_err());
+    assert!(sink.hard_link(&path("link/f"), &path("got"), &attr, true).is_err());
     assert!(sink.make_dir(&path("link")).is_err());
     assert!(sink.make_dir(&path("link/d")).is_err());
     assert!(sink.finish_dir(&path("link"), &finish).is_err());

@@ -183,7 +183,8 @@ impl Placer {
             let (first, unconfirmed) =
                 self.first_of(&member).ok_or_else(|| failed(Errno::EMLINK))?;
             let from = core.job.target.path_of(&first);
-            sink.hard_link(&from, &path, &attr(&member, FileKind::Regular)).map_err(failed)?;
+            let attr = attr(&member, FileKind::Regular);
+            sink.hard_link(&from, &path, &attr, false).map_err(failed)?;
             Progress::add(&core.progress.files_done, 1);
             let received = Received { finished: Finished::default(), unconfirmed };
             return Ok(Put { action: Action::HardLink { first }, bytes: 0, received });
