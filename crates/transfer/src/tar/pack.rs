@@ -17,7 +17,7 @@ use base::{Errno, FileKind, Name, RemotePath, Timestamp};
 use bytes::Bytes;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, SeekFrom, Stat};
 
-use crate::options::Options;
+use crate::options::{Options, Xattrs};
 use crate::outcome::Doing;
 use crate::plan::may_collide;
 use crate::setid;
@@ -27,7 +27,7 @@ use crate::xattr;
 use super::counters::Counters;
 use super::member::{Kind, Member, letter};
 use super::reader::Piece;
-use super::receive::{Broken, attr};
+use super::receive::{Broken, attr, here};
 use super::writer;
 
 /// How much is gathered before it is sent.
@@ -134,7 +134,7 @@ impl<'a, W: Write> Packer<'a, W> {
         let packed = match kind {
             One::Directory(perm) => {
                 self.open_directory(directory.as_fd(), name).and_then(|(own, stat)| {
-                    let xattrs = self.xattrs(&own);
+                    let xattrs = self.xattrs(&own)?;
                     // It would give entries that come later rights that their sources do not give.
                     if xattrs.iter().any(|(name, _)| name == b"system.posix_acl_default") {
                         return Err(Broken::Here(Doing::SetAttr, Errno::EOPNOTSUPP));
@@ -264,7 +264,7 @@ impl<'a, W: Write> Packer<'a, W> {
         if depth >= DEPTH_LIMIT {
             return Err(Broken::Here(Doing::ListSource, Errno::ENAMETOOLONG));
         }
-        let member = self.member(place, Kind::Directory, &stat, self.xattrs(&directory));
+        let member = self.member(place, Kind::Directory, &stat, self.xattrs(&directory)?);
         writer::append(&mut self.buffer, &member);
         self.send_if_full()?;
         self.counters.done(&place.name, FileKind::Directory, 0, &Action::MakeDir);
@@ -343,13 +343,15 @@ impl<'a, W: Write> Packer<'a, W> {
         if !FileType::from_raw_mode(stat.st_mode).is_file() {
             return Err(changed);
         }
+        // Before its name is noted as one to which others can be linked.
+        let xattrs = self.xattrs(&file)?;
         if self.is_further_name(place, &stat) {
             return Ok(());
         }
         let size = stat.st_size as u64;
         let begin = (self.sent, self.buffer.len());
         self.counters.begin_file(size);
-        let mut member = self.member(place, Kind::File, &stat, self.xattrs(&file));
+        let mut member = self.member(place, Kind::File, &stat, xattrs);
         self.counters.sending = Some((place.name.clone(), attr(&member, FileKind::Regular)));
         let file = File::from(file);
         let pieces = self.options.sparse.then(|| pieces(&file, &stat)).flatten();
@@ -457,15 +459,12 @@ impl<'a, W: Write> Packer<'a, W> {
         }
     }
 
-    fn xattrs(&self, file: &OwnedFd) -> xattr::List {
+    fn xattrs(&self, file: &OwnedFd) -> Result<xattr::List, Broken> {
         if !self.options.xattrs.any() {
-            return xattr::List::new();
+            return Ok(xattr::List::new());
         }
-        let names = local::list_xattrs(file).unwrap_or_default();
-        let names = names.iter().filter(|name| self.options.xattrs.sends(name));
-        let value =
-            |name: &Bytes| Some((name.to_vec(), local::get_xattr(file, name).ok()?.to_vec()));
-        names.filter_map(value).collect()
+        let get = |name: &Bytes| local::get_xattr(file, name);
+        read_xattrs(local::list_xattrs(file), self.options.xattrs, get).map_err(here(Doing::Read))
     }
 
     /// The extended attributes of an entry that must not be opened.
@@ -483,10 +482,33 @@ impl<'a, W: Write> Packer<'a, W> {
         let pinned = pinned.map_err(failed(Doing::Read))?;
         let now = rustix::fs::fstat(&pinned).map_err(failed(Doing::Read))?;
         match (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino) {
-            true => Ok(self.xattrs(&pinned)),
+            true => self.xattrs(&pinned),
             false => Err(Broken::Here(Doing::Read, Errno::ESTALE)),
         }
     }
+}
+
+/// The extended attributes with these names that are to be sent.
+pub(super) fn read_xattrs(
+    names: base::Result<Vec<Bytes>>,
+    wanted: Xattrs,
+    get: impl Fn(&Bytes) -> base::Result<Bytes>,
+) -> base::Result<xattr::List> {
+    let names = match names {
+        // The file system has none.
+        Err(Errno::EOPNOTSUPP) => return Ok(xattr::List::new()),
+        names => names?,
+    };
+    let mut list = xattr::List::new();
+    for name in names.iter().filter(|name| wanted.sends(name)) {
+        match get(name) {
+            Ok(value) => list.push((name.to_vec(), value.to_vec())),
+            // Removed meanwhile.
+            Err(Errno::ENODATA) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    Ok(list)
 }
 
 /// The entries of a directory, without `.` and `..`, with their kinds where these are reported.

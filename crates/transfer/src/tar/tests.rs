@@ -300,6 +300,26 @@ fn what_a_read_error_cuts_is_missed_and_nothing_of_it_stays_in_the_archive() {
     assert!(counters.missed > 0);
 }
 
+#[test]
+fn extended_attributes_that_cannot_be_read_are_an_error() {
+    use base::Errno;
+    use bytes::Bytes;
+    let names = ["user.a", "trusted.b", "user.c"].map(|name| Bytes::from_static(name.as_bytes()));
+    let read = |errno| {
+        let get = |name: &Bytes| match &name[..] {
+            b"user.a" => Err(errno),
+            _ => Ok(Bytes::from_static(b"value")),
+        };
+        super::pack::read_xattrs(Ok(names.to_vec()), Xattrs::Users, get)
+    };
+    assert_eq!(read(Errno::EIO), Err(Errno::EIO));
+    // It was removed meanwhile.
+    assert_eq!(read(Errno::ENODATA), Ok(vec![(b"user.c".to_vec(), b"value".to_vec())]));
+    let listed = |errno| super::pack::read_xattrs(Err(errno), Xattrs::All, |_| Err(Errno::EIO));
+    assert_eq!(listed(Errno::EIO), Err(Errno::EIO));
+    assert_eq!(listed(Errno::EOPNOTSUPP), Ok(Vec::new()));
+}
+
 /// What the server's command leaves of an archive of files with these names, and what it says.
 fn taken(there: &std::path::Path, archive: &[u8]) -> String {
     use std::io::Write;
