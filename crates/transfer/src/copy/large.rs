@@ -53,9 +53,7 @@ impl<'a> Copy<'a> {
     pub(super) async fn large(&self) -> Outcome<Attempt> {
         let Begun { made, start, span, length } = self.begin().await?;
         let path = made.path.clone();
-        if start == 0 {
-            self.left.set(self.core.job.options.no_partial.then(|| path.clone()));
-        }
+        self.left.set(self.core.job.options.no_partial.then(|| path.clone()));
         Progress::add(&self.core.progress.bytes_done, start);
         let end = match self.transfer(&made, start, 1 << span, length).await {
             Ok(None) => self.complete(made, start).await,
