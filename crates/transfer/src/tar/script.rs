@@ -21,7 +21,7 @@
 //! unpacked, because then the archive was whole. (For tar an archive that ends between two members
 //! is whole.) Another run may rename the stage and continue it. Then tar creates further members
 //! under the old name, and these are removed. So the inode of the stage is compared before it gets
-//! its name.
+//! its name. tar has the stage open, so no directory that tar creates has the same inode number.
 
 use std::fmt::Write as _;
 
@@ -197,7 +197,10 @@ pub(super) fn push(
 ) -> Option<Vec<u8>> {
     let [name, stage, begin] = names;
     let mut script = [LOOK, if making.parent { MAKE } else { "" }].concat();
-    let make = if making.stage { "mkdir -- \"$s\" && i=$(ls -di -- \"$s\");" } else { "" };
+    let (make, hold) = match making.stage {
+        true => ("mkdir -- \"$s\" && i=$(ls -di -- \"$s\");", "5<\"$s\""),
+        false => ("", ""),
+    };
     let list = list_word(options);
     let _ = write!(
         script,
@@ -210,8 +213,8 @@ pub(super) fn push(
          hello) echo \"{GREETING}$k$z\";; \
          rate) head -c {RATE_BYTES} /dev/urandom;; \
          {list}{SERVE}\
-         plain) {make} {WIDEN}tar -xf - \"$@\"; t=$?; break;; \
-         gzip|zstd) {make} \"$v\" -dc | tar -xf - \"$@\"; t=$?; break;; \
+         plain) {make} {WIDEN}tar -xf - \"$@\" {hold}; t=$?; break;; \
+         gzip|zstd) {make} \"$v\" -dc | tar -xf - \"$@\" {hold}; t=$?; break;; \
          *) exit 64;; esac; done; \
          m=$s{MARK_TEXT}; [ -e \"$m\" ] || t=1; [ -s \"$m\" ] && [ -e \"$s{OTHER_MARK}\" ] && t=1; rm -f -- \"$m\"; b=${{s##*/}}; \
          if [ \"$i\" ] && [ \"$i\" != \"$(ls -di -- \"$s\" 2>/dev/null)\" ]; then \
