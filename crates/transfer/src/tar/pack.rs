@@ -58,6 +58,8 @@ pub(super) struct Packer<'a, W: Write> {
     names: HashMap<(u64, u64), (Vec<u8>, RemotePath)>,
     /// The file system that is not left.
     device: Option<u64>,
+    /// The mtime of the first directory.
+    top_mtime: Option<Timestamp>,
 }
 
 /// An entry: its name in the archive, and at the target.
@@ -94,9 +96,18 @@ impl<'a, W: Write> Packer<'a, W> {
         counters: &'a mut Counters,
     ) -> Packer<'a, W> {
         let buffer = Vec::with_capacity(SEND_BYTES + READ_BYTES);
-        let (names, device) = (HashMap::new(), None);
-        let (sent, is_damaged, may_collide) = (0, false, false);
-        Packer { output, buffer, sent, is_damaged, may_collide, options, counters, names, device }
+        Packer {
+            output,
+            buffer,
+            sent: 0,
+            is_damaged: false,
+            may_collide: false,
+            options,
+            counters,
+            names: HashMap::new(),
+            device: None,
+            top_mtime: None,
+        }
     }
 
     /// Packs what is called `from` in `directory`, as `stage` in the archive and `to` at the
@@ -157,19 +168,19 @@ impl<'a, W: Write> Packer<'a, W> {
         self.output.flush()
     }
 
-    /// Ends the archive; if it is complete, with the mark. The mark is not empty if there may be
-    /// name collisions at the target.
+    /// Ends the archive; if it is complete, with the mark, which has the mtime of the tree. The mark
+    /// is not empty if there may be name collisions at the target.
     pub(super) fn finish(mut self, mark: &[u8]) -> io::Result<W> {
         if !self.is_damaged {
-            self.append(mark, if self.may_collide { b"\n" } else { b"" });
+            let content = if self.may_collide { &b"\n"[..] } else { b"" };
+            self.append(mark, content, self.top_mtime.unwrap_or_default());
         }
         self.end()
     }
 
-    /// Appends a file with an mtime of 1970.
-    fn append(&mut self, path: &[u8], content: &[u8]) {
+    fn append(&mut self, path: &[u8], content: &[u8], mtime: Timestamp) {
         let stored_bytes = content.len() as u64;
-        let member = Member { perm: 0o600, stored_bytes, ..Member::bare(path, Kind::File) };
+        let member = Member { perm: 0o600, mtime, stored_bytes, ..Member::bare(path, Kind::File) };
         writer::append(&mut self.buffer, &member);
         self.buffer.extend_from_slice(content);
         writer::append_padding(&mut self.buffer, stored_bytes);
@@ -265,6 +276,7 @@ impl<'a, W: Write> Packer<'a, W> {
             return Err(Broken::Here(Doing::ListSource, Errno::ENAMETOOLONG));
         }
         let member = self.member(place, Kind::Directory, &stat, self.xattrs(&directory)?);
+        self.top_mtime.get_or_insert(member.mtime);
         writer::append(&mut self.buffer, &member);
         self.send_if_full()?;
         self.counters.done(&place.name, FileKind::Directory, 0, &Action::MakeDir);
@@ -384,7 +396,7 @@ impl<'a, W: Write> Packer<'a, W> {
             true => self.buffer.truncate(begin.1),
             false => {
                 self.is_damaged = true;
-                self.append(&place.path, b"");
+                self.append(&place.path, b"", Timestamp::default());
             }
         }
         Err(changed)

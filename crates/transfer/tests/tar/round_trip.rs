@@ -142,6 +142,19 @@ async fn a_single_file_is_a_tree() {
 }
 
 #[tokio::test]
+async fn a_tree_that_libarchives_tar_unpacks_has_its_time() {
+    let (dir, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let tree = dir.path().join("tree");
+    fs::create_dir_all(tree.join("sub")).unwrap();
+    let time = std::time::UNIX_EPOCH + std::time::Duration::from_millis(1_000_000_500);
+    fs::File::open(&tree).unwrap().set_modified(time).unwrap();
+    let exec = "exec $real \"$@\"";
+    let Some(shell) = LocalShell::with_bsdtar(programs.path(), exec) else { return };
+    whole(streaming(shell, all()).push(&push_of(&tree, dir.path(), "copy")).await.unwrap());
+    assert_eq!(kept(&dir.path().join("copy")), kept(&tree));
+}
+
+#[tokio::test]
 async fn names_of_one_file_stay_so_if_that_is_wanted() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("tree")).unwrap();
