@@ -302,10 +302,11 @@ fn gnu_create(options: &Options) -> String {
 const GNU_XATTRS_OF_USERS: &str = "--xattrs --xattrs-include=user.*";
 const GNU_XATTRS: &str = "--xattrs --xattrs-include=*";
 
+/// The tar of macOS would add a member `._NAME` for what the system keeps beside the file.
 fn bsd_create(options: &Options) -> String {
     let optional =
         [(!options.xattrs.any(), "--no-xattrs"), (options.one_file_system, "--one-file-system")];
-    flags("--format=pax --no-acls --no-fflags".to_owned(), &optional)
+    flags("--format=pax --no-acls --no-fflags --no-mac-metadata".to_owned(), &optional)
 }
 
 /// `-P`: links are created at once, and not after everything else. The names are our own.
@@ -318,12 +319,13 @@ fn gnu_extract(options: &Options) -> String {
     flags(format!("-b {RECORD_BLOCKS} -p -P --numeric-owner"), &optional)
 }
 
+/// `!mac-ext`: the tar of macOS would take files `._NAME` for such members, and not unpack them.
 fn bsd_extract(options: &Options) -> String {
     let optional = [
         (options.owners == Owners::Leave, "--no-same-owner"),
         (!options.xattrs.any(), "--no-xattrs"),
     ];
-    flags("-p -P --numeric-owner --no-acls --no-fflags".to_owned(), &optional)
+    flags("-p -P --numeric-owner --no-acls --no-fflags --options !mac-ext".to_owned(), &optional)
 }
 
 /// The answer to `hello`.

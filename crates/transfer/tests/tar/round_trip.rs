@@ -426,6 +426,29 @@ fn a_stage_is_gone_on_with_only_for_the_same_kind_of_copy() {
     assert!(!suits(&Options { one_file_system: true, ..plain.clone() }));
 }
 
+/// The tar of macOS keeps in files `._NAME` what the system keeps beside `NAME`.
+#[tokio::test]
+async fn files_of_macos_are_files_as_any_others() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = dir.path().join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("name"), "content").unwrap();
+    fs::write(tree.join("._name"), b"\0\x05\x16\x07\0\x02\0\0").unwrap();
+    let programs = tempfile::tempdir().unwrap();
+    // As on macOS, where it is the default.
+    let tar = "case $* in *-xf*) exec $real --options mac-ext \"$@\"; esac\n\
+        case $* in *--no-mac-metadata*) ;; *) touch tree/._new; esac\nexec $real \"$@\"";
+    let Some(shell) = LocalShell::with_bsdtar(programs.path(), tar) else { return };
+    let streaming = streaming(shell, all());
+    let there = tempfile::tempdir().unwrap();
+    whole(streaming.push(&push_of(&tree, there.path(), "tree")).await.unwrap());
+    assert_eq!(kept(&there.path().join("tree")), kept(&tree));
+    let back = tempfile::tempdir().unwrap();
+    let pulled = streaming.pull(&pull_of(there.path(), Some("tree"), back.path(), "tree")).await;
+    assert!(matches!(pulled, Ok(Streamed::Partly(_))), "{pulled:?}");
+    assert_eq!(kept(&back.path().join("tree")).len(), kept(&tree).len());
+}
+
 /// A message of SFTP, without its length: its kind, what comes before its string, and that.
 fn message(kind: u8, before: &[u8], string: &[u8]) -> Vec<u8> {
     let length = (string.len() as u32).to_be_bytes();
