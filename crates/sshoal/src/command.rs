@@ -165,6 +165,13 @@ pub fn described() -> clap::Command {
 /// Runs the command given by the words after `argv[0]`.
 pub fn run(program: Program, mut words: Vec<OsString>) -> anyhow::Result<ExitCode> {
     let has_commands = program == Program::SSHOAL;
+    // As for rsync, `-h` means help only if it is alone.
+    if let [command, flag] = &mut words[..]
+        && (command == "pull" || command == "push")
+        && flag == "-h"
+    {
+        *flag = "--help".into();
+    }
     match words.first().and_then(|word| word.to_str()).filter(|_| has_commands) {
         Some("mount") => mount::run(program, words.drain(1..).collect(), true),
         Some(name) if is_command(name) => {

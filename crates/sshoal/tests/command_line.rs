@@ -178,6 +178,18 @@ fn an_option_of_rsync_that_is_not_there_is_named() {
 }
 
 #[test]
+fn in_a_copy_h_is_rsyncs_and_no_help_unless_it_is_alone() {
+    for command in ["pull", "push"] {
+        let output = run("sshoal", &[command, "-avzh", "a", "b"]);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(text(&output.stderr).contains("on another machine"), "{output:?}");
+        let help = success("sshoal", &[command, "--help"]);
+        assert!(help.contains("      --help") && !help.contains("human-readable"), "{help}");
+        assert_eq!(success("sshoal", &[command, "-h"]), help);
+    }
+}
+
+#[test]
 fn a_wrong_command_is_said_with_the_nearest() {
     let dir = tempfile::tempdir().unwrap();
     let said = |name: &str, words: &[&str]| {

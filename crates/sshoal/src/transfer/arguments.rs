@@ -66,7 +66,11 @@ fn rsyncs(option: &str) -> Problem {
 
 /// Options of both commands, as clap parses them.
 #[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
 pub struct Arguments {
+    /// Print help
+    #[arg(long, action = ArgAction::Help)]
+    pub help: Option<bool>,
     /// Sources, then the target. A trailing slash on a source copies the directory's contents
     #[arg(required = true, num_args = 1.., value_name = "SOURCE... TARGET")]
     pub operands: Vec<OsString>,
@@ -103,6 +107,9 @@ pub struct Arguments {
     /// Compress where that makes the copy faster (always on)
     #[arg(short = 'z', hide = true)]
     pub rsync_compress: bool,
+    /// Print sizes with units (always on)
+    #[arg(short = 'h', long, hide = true)]
+    pub human_readable: bool,
     /// Preserve owners by their numbers (always on)
     #[arg(long, hide = true)]
     pub numeric_ids: bool,
