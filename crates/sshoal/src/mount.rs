@@ -26,6 +26,8 @@ mod option_tests;
 #[cfg(test)]
 mod source_tests;
 
+pub use draft::one_password_for_several_hosts;
+
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};

@@ -84,8 +84,13 @@ struct Blueprint {
 
 impl Stack {
     /// Connects to all hosts and builds the layers. If the future is dropped, everything is undone.
-    /// The first sessions of the first host use the connections in `begun`.
-    pub async fn build_on(request: &MountRequest, begun: Begun) -> Result<Stack, Problem> {
+    /// The first sessions of the first host use the connections in `begun`. `password` is called if
+    /// the password comes from standard input.
+    pub async fn build_on(
+        request: &MountRequest,
+        begun: Begun,
+        password: impl FnOnce() -> Result<ssh::Password, Problem>,
+    ) -> Result<Stack, Problem> {
         let has_host = request.sources.iter().any(|source| !source.gateways().is_empty());
         let wants_password = request.ssh.password_stdin && has_host;
         let disk = match request.disk.as_ref().filter(|_| has_host) {
@@ -571,7 +576,7 @@ fn ssh_config(
 }
 
 /// Reads the password from standard input; on a terminal with a prompt and without echo.
-fn password() -> Result<ssh::Password, Problem> {
+pub fn read_password() -> Result<ssh::Password, Problem> {
     let read = ssh::Password::read(std::io::stdin(), "Password: ").or_problem("password")?;
     read.ok_or_else(|| {
         Problem::new("password", "standard input is empty")

@@ -37,6 +37,7 @@ use transfer::tar::Compress;
 use cli::signals::EndSignals;
 use cli::{EXIT_OK, Problem, printable};
 
+use crate::mount::one_password_for_several_hosts;
 use crate::mount::request::MountRequest;
 use crate::mount::server_arguments;
 use crate::process;
@@ -149,6 +150,11 @@ fn copy_request(
                 LocalOperand::of(word)
             });
         }
+    }
+    let mut hosts = remote.iter().map(|it| it.spec.gateways()).filter(|it| !it.is_empty());
+    let first = hosts.next();
+    if mount_request.ssh.password_stdin && hosts.any(|others| Some(others) != first) {
+        return Err(one_password_for_several_hosts());
     }
     let may_own = direction == Direction::Push || rustix::process::geteuid().is_root();
     let options = arguments.transfer_options(may_own)?;

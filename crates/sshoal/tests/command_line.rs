@@ -190,6 +190,33 @@ fn in_a_copy_h_is_rsyncs_and_no_help_unless_it_is_alone() {
 }
 
 #[test]
+fn several_sources_take_one_password_from_standard_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let ssh = dir.path().join("ssh");
+    sandbox::write_program(&ssh, "#!/bin/sh\nexec /usr/lib/openssh/sftp-server\n").unwrap();
+    for name in ["one", "two"] {
+        std::fs::write(dir.path().join(name), name).unwrap();
+    }
+    std::fs::create_dir(dir.path().join("target")).unwrap();
+    let script = format!(
+        "cd {}; echo secret | \"$0\" pull -o password_stdin,ssh_command=$PWD/ssh \
+         h:$PWD/one $1:$PWD/two target",
+        dir.path().display()
+    );
+    let by_shell = |host: &str| {
+        let program = env!("CARGO_BIN_EXE_sshoal");
+        Command::new("sh").args(["-c", &script, program, host]).output().unwrap()
+    };
+    let output = by_shell("other");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let said = "option 'password_stdin': would send one password to several hosts";
+    assert!(text(&output.stderr).contains(said), "{output:?}");
+    let output = by_shell("h");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(std::fs::read(dir.path().join("target/two")).unwrap(), b"two");
+}
+
+#[test]
 fn a_wrong_command_is_said_with_the_nearest() {
     let dir = tempfile::tempdir().unwrap();
     let said = |name: &str, words: &[&str]| {

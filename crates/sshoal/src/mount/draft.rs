@@ -19,6 +19,13 @@ use crate::log::{LogTarget, Service};
 use crate::program::Program;
 use crate::sources::{self, SourceSpec};
 
+/// The error of `password_stdin` with several hosts.
+pub fn one_password_for_several_hosts() -> Problem {
+    let why = "would send one password to several hosts";
+    Problem::new("option 'password_stdin'", why)
+        .hint("use keys, or omit the option to be prompted for each password")
+}
+
 /// A time-out whose minimum and maximum may each be set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
@@ -374,9 +381,7 @@ impl Draft {
         }
         let of_hosts = request.sources.iter().filter(|source| !source.gateways().is_empty());
         if request.ssh.password_stdin && of_hosts.count() > 1 {
-            let why = "would send one password to several hosts";
-            return Err(Problem::new("option 'password_stdin'", why)
-                .hint("use keys, or omit the option to be prompted for each password"));
+            return Err(one_password_for_several_hosts());
         }
         if (self.create.is_some() || self.action.is_some()) && !request.is_union() {
             self.notes.push("create and action have no effect on a single source".to_owned());

@@ -32,7 +32,7 @@ use crate::log;
 use crate::open_modes;
 use crate::process;
 use crate::quantity::count;
-use crate::stack::Stack;
+use crate::stack::{self, Stack};
 use crate::stats::endpoint::Bound;
 use crate::stats::prometheus;
 
@@ -187,7 +187,7 @@ struct Mounted {
 
 /// Connects and mounts; returns after the reply to the kernel's INIT.
 async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
-    let stack = Arc::new(Stack::build_on(request, Begun::default()).await?);
+    let stack = Arc::new(Stack::build_on(request, Begun::default(), stack::read_password).await?);
     // An address that cannot be used is an error before anything is mounted.
     let metrics = request.run.metrics.as_ref().map(Bound::new).transpose()?;
     let config = vfs_config(request, &stack).await?;

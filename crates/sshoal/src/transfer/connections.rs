@@ -23,6 +23,8 @@ pub struct Connections {
     operands: Mutex<Vec<ParsedOperand>>,
     /// Sessions of the only operand that were started before they are needed.
     begun: Begun,
+    /// The password from standard input, when it was read.
+    password: Mutex<Option<ssh::Password>>,
 }
 
 impl Connections {
@@ -31,7 +33,7 @@ impl Connections {
         if let Helper::At(path) = &request.host.helper {
             begun.set_helper(path);
         }
-        Connections { request, operands: Mutex::new(operands), begun }
+        Connections { request, operands: Mutex::new(operands), begun, password: Mutex::default() }
     }
 
     /// What the options mean for the strategy.
@@ -46,6 +48,15 @@ impl Connections {
             own_view: request.host.follow_symlinks || request.disk.is_some(),
             max_sessions: request.host.max_conns,
         }
+    }
+
+    /// The password from standard input, which is read once for all operands.
+    fn read_password(&self) -> Result<ssh::Password, Problem> {
+        let mut password = self.password.lock();
+        if password.is_none() {
+            *password = Some(stack::read_password()?);
+        }
+        Ok(password.clone().expect("it was read"))
     }
 
     fn ssh_configs(&self, remote_index: usize) -> Result<Vec<ssh::Config>, Problem> {
@@ -77,7 +88,8 @@ impl Connector for Connections {
         request.source = operand.spec.name.clone();
         // The mount point of no mount: a directory that contains nothing.
         request.mountpoint = "/proc/self/fdinfo".into();
-        let stack = Stack::build_on(&request, begun).await.map_err(failed)?;
+        let password = || self.read_password();
+        let stack = Stack::build_on(&request, begun, password).await.map_err(failed)?;
         Ok(Connection { remote: stack.remote.clone(), guard: Box::new(stack) })
     }
 
