@@ -87,7 +87,10 @@ pub fn run(direction: Direction, arguments: &Arguments) -> ExitCode {
     }
     let runtime = match process::runtime(WORKERS) {
         Ok(runtime) => runtime,
-        Err(problem) => return wrong(problem.to_string()),
+        Err(problem) => {
+            eprintln!("sshoal: {}: {problem}", direction.name());
+            return ExitCode::from(EXIT_BROKEN);
+        }
     };
     let show = Arc::new(Show::new(arguments));
     // On one of the threads of the runtime: from outside, each step would wake one of them.

@@ -217,6 +217,14 @@ fn several_sources_take_one_password_from_standard_input() {
 }
 
 #[test]
+fn a_copy_that_cannot_start_has_not_a_wrong_command_line() {
+    // The loader of programs uses one more for a moment.
+    let output = by_shell("ulimit -n 4; exec \"$0\" pull h:x .");
+    assert_eq!(output.status.code(), Some(3), "{output:?}");
+    assert!(text(&output.stderr).contains("cannot start"), "{output:?}");
+}
+
+#[test]
 fn a_wrong_command_is_said_with_the_nearest() {
     let dir = tempfile::tempdir().unwrap();
     let said = |name: &str, words: &[&str]| {
