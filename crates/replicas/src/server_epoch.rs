@@ -88,6 +88,16 @@ impl ServerEpoch {
         !self.in_doubt.load(Ordering::SeqCst) && *self.epoch.lock() == Epoch::Unknown
     }
 
+    /// Takes the doubt of the gateway, to resolve it.
+    fn take_doubt(&self) -> Option<Doubt<'_>> {
+        let in_doubt = self.in_doubt.swap(false, Ordering::SeqCst);
+        in_doubt.then(|| {
+            // From here on the epoch is that of the gateway after its return.
+            let before = std::mem::take(&mut *self.epoch.lock());
+            Doubt { of: self, before, is_resolved: false }
+        })
+    }
+
     /// Records that the usable gateway is in the epoch `now`. Returns whether a restart has lost
     /// unsynced writes.
     fn observe(&self, now: Epoch) -> bool {
@@ -96,6 +106,38 @@ impl ServerEpoch {
         }
         let before = std::mem::replace(&mut *self.epoch.lock(), now.clone());
         matches!(before, Epoch::Known(_)) && before != now && self.has_unsynced()
+    }
+}
+
+/// A doubt that is being resolved. If it is dropped before, the gateway is in doubt again: a caller
+/// may be cancelled while it waits.
+struct Doubt<'a> {
+    of: &'a ServerEpoch,
+    /// The epoch before the gateway was lost.
+    before: Epoch,
+    is_resolved: bool,
+}
+
+impl Doubt<'_> {
+    /// The gateway is in the epoch `now`, as far as that is known. Returns whether it is the former
+    /// epoch.
+    fn resolve(mut self, now: Epoch) -> bool {
+        self.is_resolved = true;
+        let is_same = match &now {
+            Epoch::Unknown | Epoch::Unsupported => false,
+            Epoch::Known(_) => self.before == Epoch::Unknown || self.before == now,
+        };
+        *self.of.epoch.lock() = now;
+        is_same
+    }
+}
+
+impl Drop for Doubt<'_> {
+    fn drop(&mut self) {
+        if !self.is_resolved {
+            *self.of.epoch.lock() = std::mem::take(&mut self.before);
+            self.of.in_doubt.store(true, Ordering::SeqCst);
+        }
     }
 }
 
@@ -117,10 +159,12 @@ impl Gateways {
         let _alone = self.losses.query_lock.lock().await;
         let deadline = Instant::now() + RECONNECT_WAIT;
         for member in &self.members {
-            let is_lost = if member.epoch.in_doubt.swap(false, Ordering::SeqCst) {
-                !self.is_same_epoch(member, deadline).await
-            } else {
-                member.is_usable() && member.epoch.observe(self.query_epoch(member, deadline).await)
+            let is_lost = match member.epoch.take_doubt() {
+                Some(doubt) => !doubt.resolve(self.epoch_after_loss(member, deadline).await),
+                None => {
+                    member.is_usable()
+                        && member.epoch.observe(self.query_epoch(member, deadline).await)
+                }
             };
             if is_lost {
                 member.epoch.former_unsynced.store(false, Ordering::SeqCst);
@@ -145,10 +189,8 @@ impl Gateways {
         }
     }
 
-    /// Whether a gateway that was lost is back, in its former epoch.
-    async fn is_same_epoch(&self, member: &Member, deadline: Instant) -> bool {
-        // From here on the epoch is that of the gateway after its return.
-        let before = std::mem::take(&mut *member.epoch.epoch.lock());
+    /// The epoch of a gateway that was lost, if it is back by the deadline.
+    async fn epoch_after_loss(&self, member: &Member, deadline: Instant) -> Epoch {
         let mut now = Epoch::Unknown;
         while now == Epoch::Unknown && Instant::now() < deadline {
             self.wait_until(deadline, |_| member.is_usable()).await;
@@ -157,11 +199,7 @@ impl Gateways {
                 now = self.query_epoch(member, deadline).await;
             }
         }
-        *member.epoch.epoch.lock() = now.clone();
-        match now {
-            Epoch::Unknown | Epoch::Unsupported => false,
-            Epoch::Known(_) => before == Epoch::Unknown || before == now,
-        }
+        now
     }
 
     async fn query_epoch(&self, member: &Member, deadline: Instant) -> Epoch {

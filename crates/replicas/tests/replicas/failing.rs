@@ -216,6 +216,29 @@ async fn a_gateway_back_soon_with_the_same_boot_id_has_lost_nothing() {
     }
 }
 
+/// A caller that is freed while it waits for a gateway in doubt leaves the doubt to the next one.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_stays_in_doubt_when_the_query_is_cancelled() {
+    for lost in [false, true] {
+        let it = Faulty::new(Mode::Failover, 2);
+        it.gateways.iter().for_each(|gateway| gateway.set_write_verifier("its first"));
+        let fh = it.create("file").await;
+        let before = it.pool.write_verifier().await.unwrap();
+        it.put(fh, 0, b"first").await;
+        it.gateways[0].cut();
+        it.pool.lstat(&path("")).await.unwrap();
+        let query = timeout(Duration::from_secs(1), it.pool.write_verifier());
+        assert!(query.await.is_err(), "it waits for the gateway");
+        if lost {
+            it.gateways[0].set_write_verifier("another");
+        }
+        it.gateways[0].restore_without_handles(Errno::ESTALE);
+        it.until(0, |state| !is_left_out(state)).await;
+        assert_eq!(it.pool.write_verifier().await.unwrap() != before, lost);
+        it.pool.close(fh);
+    }
+}
+
 /// A connection that was lost before the epoch was known was most likely only disconnected.
 #[tokio::test(start_paused = true)]
 async fn a_gateway_lost_before_it_reported_its_boot_id_is_trusted() {
