@@ -46,11 +46,17 @@ enum Problem {
 /// Checks `member` for ever.
 pub(crate) async fn run(gateways: Arc<Gateways>, member: Arc<Member>, deadline: Duration) {
     loop {
+        // A gateway that has come back may fall silent before it reports its epoch.
+        let record_epoch = async {
+            gateways.record_epoch(&member).await;
+            std::future::pending().await
+        };
         let problem = tokio::select! {
             biased;
             () = member.left_out() => Problem::LeftOut,
             () = member.remote.disconnected() => Problem::Unreachable,
             silent_for = wait_for_silence(&gateways, &member, deadline) => Problem::Silent(silent_for),
+            problem = record_epoch => problem,
         };
         match problem {
             Problem::LeftOut => {}
@@ -58,7 +64,6 @@ pub(crate) async fn run(gateways: Arc<Gateways>, member: Arc<Member>, deadline: 
             Problem::Silent(time) => gateways.leave_out(&member, Reason::Silent(time)),
         }
         probe_until_usable(&gateways, &member, deadline).await;
-        gateways.record_epoch(&member).await;
     }
 }
 

@@ -62,6 +62,7 @@ struct State {
     /// last, since the last may be dropped while earlier ones still wait.
     queues: HashMap<Handle, Vec<watch::Receiver<()>>>,
     write_verifier: Option<Bytes>,
+    withholds_write_verifier: bool,
     reads_files: Option<bool>,
     stepper: Option<Stepper>,
 }
@@ -203,6 +204,11 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
     /// returned at the first poll.
     pub fn set_write_verifier(&self, run: impl Into<Bytes>) {
         self.state.lock().write_verifier = Some(run.into());
+    }
+
+    /// Makes further calls of [`Remote::write_verifier`] wait for ever.
+    pub fn withhold_write_verifier(&self) {
+        self.state.lock().withholds_write_verifier = true;
     }
 
     /// Sets the value of [`Remote::reads_files`], instead of the inner remote's.

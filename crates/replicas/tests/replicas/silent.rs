@@ -133,3 +133,24 @@ async fn the_end_of_a_silent_one_ends_the_waiting() {
     assert_eq!(state, GatewayState::LeftOut(Reason::Failed(Errno::EHOSTDOWN)));
     it.pool.close(fh);
 }
+
+/// A gateway that has come back and is silent before it has reported its boot is left out as soon
+/// as any other.
+#[tokio::test(start_paused = true)]
+async fn a_gateway_that_comes_back_and_falls_silent_at_once_is_left_out() {
+    let it = Faulty::new(Mode::Failover, 2);
+    it.gateways.iter().for_each(|gateway| gateway.set_write_verifier("its first"));
+    // From now on boots are queried.
+    it.pool.write_verifier().await.unwrap();
+    it.gateways[0].cut();
+    it.pool.lstat(&path("")).await.unwrap();
+    it.gateways[0].withhold_write_verifier();
+    it.gateways[0].restore();
+    it.until(0, |state| !is_left_out(state)).await;
+    let _gates = silence(&it, 0);
+    let root = path("");
+    let answer = tokio::time::timeout(2 * DEADLINE, it.pool.lstat(&root)).await;
+    answer.expect("the other gateway answers").unwrap();
+    let state = it.pool.status().gateways[0].state;
+    assert!(matches!(state, GatewayState::LeftOut(Reason::Silent(_))), "{state:?}");
+}

@@ -451,8 +451,14 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
     }
 
     async fn write_verifier(&self) -> Result<Option<Bytes>> {
-        let run = self.state.lock().write_verifier.clone();
+        let (run, is_withheld) = {
+            let state = self.state.lock();
+            (state.write_verifier.clone(), state.withholds_write_verifier)
+        };
         let answer = async {
+            if is_withheld {
+                std::future::pending::<()>().await;
+            }
             match run {
                 Some(run) => {
                     // A server does not answer at once.
