@@ -200,13 +200,18 @@ impl TreeBranch {
             result = call => result,
             () = self.remote.disconnected() => Err(Errno::EHOSTDOWN),
         };
-        if result.as_ref().is_err_and(|errno| errno.is_loss()) {
+        if result.as_ref().is_err_and(|errno| self.is_lost(*errno)) {
             return self.leave_out();
         }
         if self.left_out.swap(false, Ordering::Relaxed) {
             tracing::info!("{} can be reached again: back in the tree", self.name);
         }
         Some(result)
+    }
+
+    /// Whether an error of the branch means that it cannot be reached.
+    pub(crate) fn is_lost(&self, errno: Errno) -> bool {
+        errno.is_loss() && self.remote.may_be_lost()
     }
 
     fn leave_out<T>(&self) -> Option<Result<T>> {

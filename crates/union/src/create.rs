@@ -233,13 +233,13 @@ async fn most_free(
         Result::Ok(if space.read_only { 0 } else { free })
     });
     let calls = FanOut::of(calls);
+    let is_needed =
+        |branch: &TreeBranch, errno: Errno| branch.is_lost(errno) && !branch.is_optional();
     let mut most = (0, None);
     for (slot, free) in eligible.iter().zip(calls.all().await) {
         match free {
             Ok(free) if free > most.0 => most = (free, Some(*slot)),
-            Err(errno) if errno.is_loss() && !tree.branch(*slot).is_optional() => {
-                return Err(errno);
-            }
+            Err(errno) if is_needed(tree.branch(*slot), errno) => return Err(errno),
             _ => {}
         }
     }

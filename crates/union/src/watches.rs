@@ -110,7 +110,7 @@ async fn offered_by(branch: &TreeBranch) -> Result<Arc<dyn Watches>> {
         // A branch that is not connected yet does not offer any, and is connected by a request.
         let answer = branch.call(branch.remote.lstat(&RemotePath::root())).await;
         if let Err(errno) = answer
-            && errno.is_loss()
+            && branch.is_lost(errno)
         {
             return Err(errno);
         }

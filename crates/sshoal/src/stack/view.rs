@@ -249,6 +249,10 @@ impl Remote for View {
         self.inner.watches()
     }
 
+    fn may_be_lost(&self) -> bool {
+        self.inner.may_be_lost()
+    }
+
     fn has_locks(&self) -> bool {
         self.inner.has_locks()
     }

@@ -216,6 +216,10 @@ impl<R: Remote> Remote for Through<R> {
         *self.away.borrow()
     }
 
+    fn may_be_lost(&self) -> bool {
+        self.remote.may_be_lost()
+    }
+
     async fn disconnected(&self) {
         let mut away = self.away.subscribe();
         // The sender is owned by this remote.

@@ -2,10 +2,10 @@
 
 use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote};
 use testkit::faulty::Which;
-use testkit::{Call, path};
+use testkit::{Call, MemRemote, path};
 use union::{ActionPolicy, CreatePolicy, Mode, Policies, Presence};
 
-use crate::kit::{ABSENT, Built, all, create, place, soon};
+use crate::kit::{ABSENT, Built, Source, all, create, place, soon};
 
 /// Three branches, of which the first is optional.
 fn built() -> Built {
@@ -241,4 +241,21 @@ async fn a_change_of_several_branches_needs_all_of_them() {
         let changed = built.union.setattr(&path("file"), change).await;
         assert_eq!(changed.is_ok(), policies.action == ActionPolicy::First);
     }
+}
+
+/// `ETIMEDOUT` of an entry of a local directory: that entry is on a dead network file system.
+#[tokio::test]
+async fn an_error_of_one_entry_does_not_leave_out_a_local_branch() {
+    let options = testkit::mem::Options { may_be_lost: false, ..Default::default() };
+    let sources = vec![Source::of(MemRemote::with(options)), Source::new()];
+    let built = Built::of(sources, Policies::default(), |_, branch| {
+        branch.presence = Presence::Optional;
+    });
+    built.mem(0).put_file("dead", "content");
+    built.faults(0).fail(Call::Lstat, 1, Errno::ETIMEDOUT);
+    assert_eq!(built.union.lstat(&path("dead")).await, Err(Errno::ETIMEDOUT));
+    assert!(!built.union.status().branches[0].left_out);
+    built.faults(0).fail(Call::Open, 1, Errno::ETIMEDOUT);
+    assert_eq!(built.put("dead", b"elsewhere").await, Err(Errno::ETIMEDOUT));
+    assert!(!built.mem(1).exists("dead"));
 }
