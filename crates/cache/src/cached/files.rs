@@ -21,7 +21,7 @@ use base::{
 };
 use tokio::sync::watch;
 
-use super::changes::Change;
+use super::changes::{Change, Changes, Scope};
 use super::write_behind::Fetch;
 use crate::{Object, Validator};
 
@@ -45,7 +45,7 @@ struct FileState {
     content: Content,
     /// An open at the server in flight.
     attempt: Option<OpenResult>,
-    /// For a file open for writing: its change, which lasts as long as it is open.
+    /// For a file open for writing: the change of its path, which lasts as long as it is open.
     change: Option<Change>,
 }
 
@@ -315,8 +315,16 @@ impl Files {
         }
     }
 
-    /// `from`, with all below it, was renamed to `to`; a file that was there was replaced.
-    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
+    /// `from`, with all below it, was renamed to `to`; a file that was there was replaced. To be
+    /// called before the change of both names ends: that of a file open for writing goes on under
+    /// its new name.
+    pub(crate) fn renamed(
+        &self,
+        from: &RemotePath,
+        to: &RemotePath,
+        mode: RenameMode,
+        changes: &Changes,
+    ) {
         if from == to {
             return;
         }
@@ -324,6 +332,10 @@ impl Files {
             let mut state = file.state.lock();
             let Some(at) = &state.path else { continue };
             if let Some(moved) = mode.moved(at, from, to) {
+                if let Some(change) = &mut state.change {
+                    let of_new_name = changes.begin(vec![Scope::Subtree(moved.clone())]);
+                    std::mem::replace(change, of_new_name).done();
+                }
                 state.path = Some(moved);
             } else if at.is_within(to) {
                 state.path = None;

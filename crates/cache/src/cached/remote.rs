@@ -161,7 +161,7 @@ impl Remote for Cached {
             core.files.open_on_server(from).await;
             core.files.open_on_server(to).await;
             core.inner.rename(from, to, mode).await?;
-            core.files.renamed(from, to, mode);
+            core.files.renamed(from, to, mode, &core.changes);
             core.linked.renamed(from, to);
             if mode == RenameMode::Exchange {
                 core.linked.renamed(to, from);

@@ -300,3 +300,33 @@ async fn parts_below_a_renamed_directory_are_not_continued() {
     assert!(keep(&cached, "d/f").await == second);
     assert!(keep(&stage.mount(Mode::CloseToOpen), "d/f").await == second);
 }
+
+/// A program writes a file, renames it or a directory above it, and writes more before it closes
+/// it. What is read in between under the new name is not kept.
+#[tokio::test]
+async fn a_file_renamed_while_it_is_written_is_not_kept_until_it_is_closed() {
+    for (mode, from, to) in [
+        (Mode::Immutable, "d/f", "d/g"),
+        (Mode::Immutable, "d", "e"),
+        (Mode::CloseToOpen, "d/f", "d/g"),
+        (Mode::CloseToOpen, "d", "e"),
+    ] {
+        let stage = Stage::new();
+        stage.put("d/f", "before");
+        let renamed = if from == "d" { "e/f" } else { "d/g" };
+        let cached = stage.mount(mode);
+        let writer = cached.open(&path("d/f"), WRITE).await.unwrap().fh;
+        cached.rename(&path(from), &path(to), RenameMode::Replace).await.unwrap();
+        let reader = cached.open(&path(renamed), READ).await.unwrap().fh;
+        assert_eq!(cached.read(reader, 0, 100).await.unwrap().to_vec(), b"before");
+        cached.wait_idle().await;
+        cached.write(writer, 0, Bytes::from_static(b"BEFORE, and after")).await.unwrap();
+        assert_eq!(cached.read(reader, 0, 100).await.unwrap().to_vec(), b"BEFORE, and after");
+        cached.close(reader);
+        cached.finish(writer).await.unwrap();
+        for cached in [cached, stage.mount(mode)] {
+            assert_eq!(size(&cached, renamed).await, Ok(17), "{from} to {to}, {mode:?}");
+            assert_eq!(read(&cached, renamed).await.unwrap(), b"BEFORE, and after");
+        }
+    }
+}
