@@ -312,16 +312,20 @@ impl Shared {
     /// process finds their records; after a power loss the latest forgetting may be undone. Records
     /// that other processes write at the same time, or have read and not recorded yet, may stay.
     pub fn forget(self: &Arc<Shared>, source: &SourceId, path: &RemotePath) {
-        let layout = self.layout();
-        let (parent, name) = split(path);
-        if !name.is_empty() {
-            self.forget_in(&layout, source, &parent, Record::Forget(name));
+        if !path.is_root() {
+            self.forget_entry(source, path);
         }
-        match trash_below(&layout, source, path) {
+        match trash_below(&self.layout(), source, path) {
             Ok(false) => {}
             Ok(true) => self.start_housekeeping(),
             Err(error) => self.distrust(&error),
         }
+    }
+
+    /// Forgets `path` and the listing of its directory, but nothing below it.
+    pub fn forget_entry(&self, source: &SourceId, path: &RemotePath) {
+        let (parent, name) = split(path);
+        self.forget_in(&self.layout(), source, &parent, Record::Forget(name));
     }
 
     /// Forgets the attributes of the directory `path`, not those of its entries.

@@ -32,16 +32,23 @@ const MAX_RECENT: usize = 4096;
 pub(crate) enum Scope {
     /// A path, and all below it.
     Subtree(RemotePath),
+    /// The entry at a path alone: its attributes, and its content if it is a file.
+    Entry(RemotePath),
     /// A directory's own list of names, and its attributes.
     Names(RemotePath),
 }
 
 impl Scope {
+    pub(crate) fn path(&self) -> &RemotePath {
+        let (Scope::Subtree(path) | Scope::Entry(path) | Scope::Names(path)) = self;
+        path
+    }
+
     /// Whether the entry at `path` is affected.
-    fn touches(&self, path: &RemotePath) -> bool {
+    pub(crate) fn touches(&self, path: &RemotePath) -> bool {
         match self {
             Scope::Subtree(tree) => path.is_within(tree),
-            Scope::Names(dir) => dir == path,
+            Scope::Entry(at) | Scope::Names(at) => at == path,
         }
     }
 
@@ -49,6 +56,7 @@ impl Scope {
     fn touches_listing(&self, dir: &RemotePath) -> bool {
         match self {
             Scope::Subtree(tree) => dir.is_within(tree) || tree.parent().as_ref() == Some(dir),
+            Scope::Entry(at) => at.parent().as_ref() == Some(dir),
             Scope::Names(names) => names == dir || names.parent().as_ref() == Some(dir),
         }
     }
@@ -63,7 +71,7 @@ const MAX_PATHS: usize = 16 << 10;
 struct Times {
     /// Changes of the entry at a path, and of all below it.
     trees: HashMap<RemotePath, Timestamp>,
-    /// Changes of a directory's list of names, or of the attributes in it.
+    /// Changes of an entry alone, of a directory's list of names, or of the attributes in it.
     listings: HashMap<RemotePath, Timestamp>,
     all: Option<Timestamp>,
 }
@@ -158,7 +166,7 @@ impl Changes {
     /// Whether the file `path`, which any mount has opened at `opened_at`, was not changed here
     /// since.
     pub(crate) fn is_current_file(&self, path: &RemotePath, opened_at: Timestamp) -> bool {
-        self.0.lock().times.tree_is_before(path, opened_at)
+        self.0.lock().times.entry_is_before(path, opened_at)
     }
 
     fn any(&self, since: Generation, touches: impl Fn(&Scope) -> bool) -> bool {
@@ -209,10 +217,10 @@ impl Times {
     fn note(&mut self, scopes: &[Scope]) {
         let now = Timestamp::now();
         for item in scopes {
-            let (Scope::Subtree(path) | Scope::Names(path)) = item;
+            let path = item.path();
             match item {
                 Scope::Subtree(_) => self.trees.insert(path.clone(), now),
-                Scope::Names(_) => self.listings.insert(path.clone(), now),
+                Scope::Entry(_) | Scope::Names(_) => self.listings.insert(path.clone(), now),
             };
             // The listing of the parent has the attributes of the entry.
             path.parent().map(|dir| self.listings.insert(dir, now));
@@ -233,13 +241,14 @@ impl Times {
     }
 
     fn are_before(&self, path: &RemotePath, seen_at: Timestamp) -> bool {
-        // The attributes of a directory change with its names.
-        let own = [self.all.as_ref(), self.listings.get(path)];
-        let is_older = own.into_iter().any(|changed| changed_since(changed, seen_at));
-        !is_older && self.tree_is_before(path, seen_at)
+        !changed_since(self.all.as_ref(), seen_at) && self.entry_is_before(path, seen_at)
     }
 
-    fn tree_is_before(&self, path: &RemotePath, seen_at: Timestamp) -> bool {
+    fn entry_is_before(&self, path: &RemotePath, seen_at: Timestamp) -> bool {
+        // The attributes of a directory change with its names.
+        if changed_since(self.listings.get(path), seen_at) {
+            return false;
+        }
         let mut above = std::iter::successors(Some(path.clone()), RemotePath::parent);
         self.trees.is_empty() || above.all(|at| !changed_since(self.trees.get(&at), seen_at))
     }
@@ -289,6 +298,22 @@ mod tests {
         assert!(!changes.is_listing_unchanged(&path("d"), before));
         assert!(!changes.is_listing_unchanged(&path(""), before), "it has the attributes of d");
         assert!(changes.is_listing_unchanged(&path("e"), before));
+    }
+
+    #[test]
+    fn a_change_of_a_directory_alone_affects_nothing_below_it() {
+        let changes = changes();
+        let (before, then) = (changes.generation(), Timestamp::now());
+        changes.begin(vec![Scope::Entry(path("d/e"))]).done();
+        assert!(!changes.is_unchanged(&path("d/e"), before));
+        assert!(!changes.is_listing_unchanged(&path("d"), before), "it has the attributes of e");
+        assert!(!changes.is_current(&path("d/e"), then) && !changes.is_current(&path("d"), then));
+        assert!(!changes.is_current_file(&path("d/e"), then));
+        assert!(changes.is_unchanged(&path("d/e/f"), before));
+        assert!(changes.is_unchanged(&path("d"), before));
+        assert!(changes.is_listing_unchanged(&path("d/e"), before));
+        assert!(changes.is_current(&path("d/e/f"), then));
+        assert!(changes.is_current_file(&path("d/e/f"), then));
     }
 
     const REQUEST_TIMEOUT: Duration = Duration::from_secs(600);

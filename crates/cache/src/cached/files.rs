@@ -278,12 +278,12 @@ impl Files {
         }
     }
 
-    /// Opens the files at the server that are open at `path` or below it, and have no handle there.
-    /// To be called before a change that affects the path.
-    pub(crate) async fn open_on_server(&self, path: &RemotePath) {
+    /// Opens the files at the server that are open in `scope`, and have no handle there. To be
+    /// called before a change that affects them.
+    pub(crate) async fn open_on_server(&self, scope: &Scope) {
         let is_local = |file: &File| {
             let state = file.state.lock();
-            let affected = state.path.as_ref().is_some_and(|at| at.is_within(path));
+            let affected = state.path.as_ref().is_some_and(|at| scope.touches(at));
             affected && state.fh.is_none() && !file.offline
         };
         for file in self.matching(is_local) {
@@ -295,7 +295,7 @@ impl Files {
     /// Does what [`Files::open_on_server`] does, and reads the files from the server from then on:
     /// for a change of the content.
     pub(crate) async fn switch_to_server(&self, path: &RemotePath) {
-        self.open_on_server(path).await;
+        self.open_on_server(&Scope::Subtree(path.clone())).await;
         let affected = |file: &File| {
             let state = file.state.lock();
             state.fh.is_some() && state.path.as_ref().is_some_and(|at| at.is_within(path))

@@ -30,8 +30,12 @@ impl Core {
             for item in scopes {
                 match item {
                     Scope::Subtree(path) => {
-                        self.abandon(source, path);
+                        self.abandon(source, item, path);
                         self.store.forget(source, path);
+                    }
+                    Scope::Entry(path) => {
+                        self.abandon(source, item, path);
+                        self.store.forget_entry(source, path);
                     }
                     Scope::Names(dir) => {
                         self.store.forget_listing(source, dir);
@@ -46,6 +50,10 @@ impl Core {
                     self.pending_listings.forget(path);
                     path
                 }
+                Scope::Entry(path) => {
+                    self.pending_listings.forget_entry(path);
+                    path
+                }
                 Scope::Names(dir) => {
                     self.pending_listings.forget_listing(dir);
                     self.invalid_dirs.insert(dir);
@@ -57,11 +65,11 @@ impl Core {
         }
     }
 
-    /// Discards the fetched part of the file: its next content may have the same size and, if a
-    /// writer sets it back, the same mtime. Parts that earlier mounts have left are found by the
-    /// records.
-    fn abandon(&self, source: &SourceId, path: &RemotePath) {
-        self.store.abandon_own(source, path);
+    /// Discards the fetched part of the file at `path`, and of the others in `scope`: its next
+    /// content may have the same size and, if a writer sets it back, the same mtime. Parts that
+    /// earlier mounts have left are found by the records.
+    fn abandon(&self, source: &SourceId, scope: &Scope, path: &RemotePath) {
+        self.store.abandon_own(source, |at| scope.touches(at));
         let of_content = self.store.file(source, path).map(|known| known.validator());
         let of_name = self.recorded_attr(source, path).map(|known| Validator::of(&known.attr));
         let known = of_content.into_iter().chain(of_name.filter(|it| Some(*it) != of_content));
@@ -118,10 +126,10 @@ impl Core {
         operation: impl Future<Output = Result<()>> + Send,
     ) -> Result<()> {
         let operation = async {
-            self.files.open_on_server(path).await;
+            self.files.open_on_server(&Scope::Subtree(path.clone())).await;
             operation.await
         };
-        self.changing(vec![Scope::Subtree(path.clone())], operation).await
+        self.changing(vec![Scope::Entry(path.clone())], operation).await
     }
 
     /// The scopes of creating or removing a name.

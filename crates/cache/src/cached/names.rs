@@ -184,7 +184,7 @@ impl Core {
     /// A change may have begun between the check and the record.
     pub(super) fn undo_if_changed(&self, path: &RemotePath, stamp: RequestStamp) {
         if !self.changes.is_unchanged(path, stamp.generation) {
-            self.store.forget(self.source(path), path);
+            self.store.forget_entry(self.source(path), path);
         }
     }
 

@@ -127,6 +127,13 @@ impl PendingListings {
         self.listings.lock().retain(|at, _| !at.is_within(path) && Some(at) != parent.as_ref());
     }
 
+    /// Forgets the attributes of `path`, and nothing below it.
+    pub(crate) fn forget_entry(&self, path: &RemotePath) {
+        if let Some(parent) = path.parent() {
+            self.listings.lock().remove(&parent);
+        }
+    }
+
     /// Forgets the listing of the directory `path`, and its own attributes.
     pub(crate) fn forget_listing(&self, path: &RemotePath) {
         let mut listings = self.listings.lock();
@@ -215,6 +222,10 @@ mod tests {
         assert_eq!(
             left(&|pending_listings| pending_listings.forget(&path("d/e"))),
             [path(""), path("x")]
+        );
+        assert_eq!(
+            left(&|pending_listings| pending_listings.forget_entry(&path("d/e"))),
+            [path(""), path("d/e"), path("d/e/f"), path("x")]
         );
         let left = left(&|pending_listings| pending_listings.forget_listing(&path("d/e")));
         assert_eq!(left, [path(""), path("d/e/f"), path("x")]);

@@ -83,14 +83,19 @@ impl Remote for Cached {
 
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         let core = &self.core;
+        let changes_rights = change.perm.is_some() || change.uid.is_some() || change.gid.is_some();
         let setattr = async {
             match change.size {
                 Some(_) => core.files.switch_to_server(path).await,
-                None => core.files.open_on_server(path).await,
+                // Without the right to search a directory, no file below can be opened.
+                None if changes_rights => {
+                    core.files.open_on_server(&Scope::Subtree(path.clone())).await;
+                }
+                None => core.files.open_on_server(&Scope::Entry(path.clone())).await,
             }
             core.inner.setattr(path, change).await
         };
-        core.changing(vec![Scope::Subtree(path.clone())], setattr).await
+        core.changing(vec![Scope::Entry(path.clone())], setattr).await
     }
 
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
@@ -101,11 +106,11 @@ impl Remote for Cached {
             // Other files open under its name. For a file open for writing that was done at its
             // open.
             if let Some(path) = path.as_ref().filter(|_| !file.is_changing()) {
-                core.files.open_on_server(path).await;
+                core.files.open_on_server(&Scope::Entry(path.clone())).await;
             }
             core.inner.fsetattr(file.open_server_handle().await?, change).await
         };
-        core.changing(path.iter().cloned().map(Scope::Subtree).collect(), fsetattr).await
+        core.changing(path.iter().cloned().map(Scope::Entry).collect(), fsetattr).await
     }
 
     async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
@@ -125,7 +130,7 @@ impl Remote for Cached {
     async fn unlink(&self, path: &RemotePath) -> Result<()> {
         let core = &self.core;
         let unlink = async {
-            core.files.open_on_server(path).await;
+            core.files.open_on_server(&Scope::Subtree(path.clone())).await;
             core.inner.unlink(path).await?;
             core.files.removed(path);
             Ok(())
@@ -158,8 +163,9 @@ impl Remote for Cached {
         let directories = core.possible_directories(&[from, to]);
         let rename = async {
             core.store.abandon_below(&directories);
-            core.files.open_on_server(from).await;
-            core.files.open_on_server(to).await;
+            for path in [from, to] {
+                core.files.open_on_server(&Scope::Subtree(path.clone())).await;
+            }
             core.inner.rename(from, to, mode).await?;
             core.files.renamed(from, to, mode, &core.changes);
             core.linked.renamed(from, to);

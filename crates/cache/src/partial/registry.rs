@@ -93,10 +93,9 @@ impl Shared {
         Partial(inner)
     }
 
-    /// Discards what this process has fetched of the files at `path` and below it: it is not
-    /// continued.
-    pub(crate) fn abandon_own(&self, source: &SourceId, path: &RemotePath) {
-        let is_here = |subject: &Subject| subject.source == *source && subject.path.is_within(path);
+    /// Discards what this process has fetched of the files that are `affected`: it is not continued.
+    pub(crate) fn abandon_own(&self, source: &SourceId, affected: impl Fn(&RemotePath) -> bool) {
+        let is_here = |subject: &Subject| subject.source == *source && affected(&subject.path);
         self.partials.left.lock().retain(|_, (subject, _)| !is_here(subject));
         // Dropped without the lock: dropping the last reference takes it.
         let open: Vec<_> = self.partials.open.lock().values().filter_map(Weak::upgrade).collect();

@@ -2,9 +2,10 @@
 
 use base::{
     Access, AttrChange, Create, DigestEffort, DigestKind, Errno, OpenFlags, Remote, RenameMode,
+    SetXattr, Timestamp,
 };
 use bytes::Bytes;
-use cache::Mode;
+use cache::{CachedConfig, Mode};
 use testkit::faulty::Gate;
 use testkit::{Call, path};
 
@@ -328,5 +329,56 @@ async fn a_file_renamed_while_it_is_written_is_not_kept_until_it_is_closed() {
             assert_eq!(size(&cached, renamed).await, Ok(17), "{from} to {to}, {mode:?}");
             assert_eq!(read(&cached, renamed).await.unwrap(), b"BEFORE, and after");
         }
+    }
+}
+
+/// `chmod`, `touch` and `rsync -a` change directories whose files are cached.
+#[tokio::test]
+async fn a_change_of_a_directory_keeps_what_is_cached_below_it() {
+    let times = AttrChange { mtime: Some(Timestamp::from_secs(7)), ..AttrChange::default() };
+    let perm = AttrChange { perm: Some(0o700), ..AttrChange::default() };
+    for change in [Some(times), Some(perm), None] {
+        let stage = Stage::new();
+        stage.put("d/e/f", pattern(1, 300_000));
+        stage.put("d/e/part", pattern(2, 700_000));
+        let cached = stage.mount(Mode::CloseToOpen);
+        for dir in ["", "d", "d/e"] {
+            list(&cached, dir).await.unwrap();
+        }
+        keep(&cached, "d/e/f").await;
+        let open = cached.open(&path("d/e/f"), READ).await.unwrap().fh;
+        let part = cached.open(&path("d/e/part"), READ).await.unwrap().fh;
+        cached.read(part, 0, 500_000).await.unwrap();
+        stage.asked();
+        for dir in [path("d"), path("d/e")] {
+            match change {
+                Some(change) => cached.setattr(&dir, change).await.unwrap(),
+                None => {
+                    let value = Bytes::from_static(b"value");
+                    let set = cached.setxattr(&dir, b"user.x", value, SetXattr::Either);
+                    set.await.unwrap();
+                }
+            }
+        }
+        if change == Some(times) {
+            assert_eq!(stage.asked(), 2, "no file below is opened at the server");
+        }
+        list(&cached, "").await.unwrap();
+        list(&cached, "d").await.unwrap();
+        assert_eq!(cached.lstat(&path("d")).await.unwrap(), stage.memory.attr("d"));
+        cached.read(part, 500_000, 200_000).await.unwrap();
+        for fh in [open, part] {
+            cached.close(fh);
+        }
+        cached.wait_idle().await;
+        let before = cached.status();
+        assert!(read(&cached, "d/e/f").await.unwrap() == pattern(1, 300_000));
+        assert!(read(&cached, "d/e/part").await.unwrap() == pattern(2, 700_000));
+        assert_eq!(cached.status().hits, before.hits + 2);
+        drop(cached);
+        let offline = stage.mount_with(CachedConfig { offline: true, ..stage.config() });
+        assert_eq!(list(&offline, "d/e").await.unwrap(), ["f", "part"]);
+        assert!(read(&offline, "d/e/f").await.unwrap() == pattern(1, 300_000));
+        assert_eq!(offline.lstat(&path("d")).await.unwrap().perm, stage.memory.attr("d").perm);
     }
 }
