@@ -51,12 +51,12 @@ mod warm;
 mod write_behind;
 mod writer;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use base::{Errno, Mutex, Owner, Remote, RemotePath, Result, Table};
+use base::{Errno, Mutex, Owner, Remote, RemotePath, RenameMode, Result, Table};
 use tokio::time::Instant;
 
 pub use config::{CachedConfig, Mode, SubTrees};
@@ -64,7 +64,7 @@ pub use digests::{DigestSource, RemoteDigests};
 pub use warm::{Presence, Warmed};
 
 use crate::{SourceId, Store};
-use changes::Changes;
+use changes::{Changes, Scope, fold};
 use digests::ServerDigests;
 use files::Files;
 use listing::OpenDir;
@@ -136,38 +136,68 @@ pub(crate) enum RemoteWait {
     Unbounded,
 }
 
-/// A set of paths, bounded to some megabytes: beyond that it contains all paths.
+/// A set of paths, bounded to some megabytes: beyond that directories stand for all below them.
 #[derive(Default)]
-pub(crate) struct PathSet(Mutex<HashSet<RemotePath>>);
+pub(crate) struct PathSet(Mutex<HashMap<Scope, ()>>);
 
 impl PathSet {
     /// Bound on the paths.
     const MAX: usize = 16 << 10;
 
-    pub(crate) fn insert(&self, path: &RemotePath) {
+    /// Adds a path. Returns whether directories stand for their paths from now on.
+    pub(crate) fn insert(&self, path: &RemotePath) -> bool {
         let mut paths = self.0.lock();
+        paths.insert(Scope::Entry(path.clone()), ());
         if paths.len() <= PathSet::MAX {
-            paths.insert(path.clone());
+            return false;
         }
+        let is_first = !paths.keys().any(|scope| matches!(scope, Scope::Subtree(_)));
+        fold(&mut paths, PathSet::MAX / 2);
+        is_first
     }
 
-    fn remove(&self, path: &RemotePath) {
+    /// Removes a path, unless a directory stands for it.
+    pub(crate) fn remove(&self, path: &RemotePath) {
         let mut paths = self.0.lock();
-        if !paths.is_empty() && paths.len() <= PathSet::MAX {
-            paths.remove(path);
+        if !paths.is_empty() {
+            paths.remove(&Scope::Entry(path.clone()));
         }
     }
 
     fn contains(&self, path: &RemotePath) -> bool {
         let paths = self.0.lock();
-        paths.len() > PathSet::MAX || paths.contains(path)
+        !paths.is_empty()
+            && (paths.contains_key(&Scope::Entry(path.clone())) || is_in_tree(&paths, Some(path)))
     }
 
-    /// Adds the new names of the paths within `from`, which was renamed to `to`.
-    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) {
-        let moved: Vec<_> = self.0.lock().iter().filter_map(|path| path.moved(from, to)).collect();
-        moved.iter().for_each(|path| self.insert(path));
+    /// `from`, with all below it, was renamed to `to`.
+    pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
+        let mut paths = self.0.lock();
+        let has = |path: &RemotePath| paths.contains_key(&Scope::Entry(path.clone()));
+        // Two names of one file: rename(2) leaves both.
+        if paths.is_empty() || mode != RenameMode::Exchange && has(from) && has(to) {
+            return;
+        }
+        let mut moved = Vec::new();
+        for path in [from, to] {
+            if is_in_tree(&paths, path.parent().as_ref()) {
+                moved.extend(mode.moved(path, from, to).map(Scope::Subtree));
+            }
+        }
+        let is_touched = |path: &RemotePath| path.is_within(from) || path.is_within(to);
+        for (scope, ()) in paths.extract_if(|scope, ()| is_touched(scope.path())) {
+            let is_tree = matches!(scope, Scope::Subtree(_));
+            let scope_of = if is_tree { Scope::Subtree } else { Scope::Entry };
+            moved.extend(mode.moved(scope.path(), from, to).map(scope_of));
+        }
+        paths.extend(moved.into_iter().map(|scope| (scope, ())));
     }
+}
+
+/// Whether a directory of the set that stands for all below it is at `path` or above.
+fn is_in_tree(paths: &HashMap<Scope, ()>, path: Option<&RemotePath>) -> bool {
+    let mut above = std::iter::successors(path.cloned(), RemotePath::parent);
+    above.any(|dir| paths.contains_key(&Scope::Subtree(dir)))
 }
 
 /// Time between two log lines about one kind of miss offline. A walk through a tree that is not
@@ -417,5 +447,51 @@ impl Core {
 
     pub(crate) fn both_sources(&self) -> [&SourceId; 2] {
         [&self.config.source, &self.pinned]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use testkit::path;
+
+    #[test]
+    fn of_very_many_paths_only_those_near_them_are_taken_for_members() {
+        let paths = PathSet::default();
+        paths.insert(&path("near"));
+        let many = PathSet::MAX + 1;
+        let folded =
+            (0..many).filter(|number| paths.insert(&path(&format!("d/{}/{number}", number / 100))));
+        assert_eq!(folded.count(), 1);
+        for member in ["near", "d/0/0", "d/163/16384"] {
+            assert!(paths.contains(&path(member)), "{member}");
+        }
+        for other in ["other", "e/0/0", "d"] {
+            assert!(!paths.contains(&path(other)), "{other}");
+        }
+        // What is moved out of a directory that stands for its paths may be one of them.
+        paths.renamed(&path("d/0/0"), &path("e/moved"), RenameMode::Replace);
+        assert!(paths.contains(&path("e/moved")));
+        paths.renamed(&path("d"), &path("f"), RenameMode::Replace);
+        assert!(paths.contains(&path("f/0/1")) && !paths.contains(&path("d/0/1")));
+    }
+
+    #[test]
+    fn a_removed_or_replaced_path_is_not_in_the_set() {
+        let paths = PathSet::default();
+        for member in ["a", "b", "c", "d/e"] {
+            paths.insert(&path(member));
+        }
+        paths.remove(&path("a"));
+        assert!(!paths.contains(&path("a")));
+        // They may be one file.
+        paths.renamed(&path("b"), &path("c"), RenameMode::Replace);
+        assert!(paths.contains(&path("b")) && paths.contains(&path("c")));
+        paths.renamed(&path("x"), &path("c"), RenameMode::Replace);
+        assert!(!paths.contains(&path("c")));
+        paths.renamed(&path("d"), &path("y"), RenameMode::Exchange);
+        assert!(paths.contains(&path("y/e")) && !paths.contains(&path("d/e")));
+        paths.renamed(&path("y"), &path("d"), RenameMode::Exchange);
+        assert!(paths.contains(&path("d/e")));
     }
 }

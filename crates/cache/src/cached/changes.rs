@@ -23,12 +23,12 @@ use tokio::time::Instant;
 /// when that is given up may arrive later.
 const MIN_IN_DOUBT: Duration = Duration::from_secs(60);
 
-/// Bound on the finished changes that are remembered: about a megabyte. Requests older than all of
-/// them are taken for affected: their answers are not recorded.
+/// Bound on the finished changes that are remembered in their order, and on the scopes of older
+/// ones: about a megabyte each.
 const MAX_RECENT: usize = 4096;
 
 /// The part of the tree that a change affects.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Scope {
     /// A path, and all below it.
     Subtree(RemotePath),
@@ -62,6 +62,21 @@ impl Scope {
     }
 }
 
+/// Replaces the deepest scopes by their directories, with all below these, until at most `max` are
+/// left. A directory gets the largest value of the scopes that it replaces.
+pub(crate) fn fold<V: Ord + Copy>(scopes: &mut HashMap<Scope, V>, max: usize) {
+    let depth = |scope: &Scope| scope.path().names().count();
+    while scopes.len() > max {
+        let deepest = scopes.keys().map(depth).max().unwrap_or_default();
+        let folded: Vec<_> = scopes.extract_if(|scope, _| depth(scope) == deepest).collect();
+        for (scope, value) in folded {
+            let dir = Scope::Subtree(scope.path().parent().unwrap_or_default());
+            let known = scopes.remove(&dir);
+            scopes.insert(dir, known.map_or(value, |known| known.max(value)));
+        }
+    }
+}
+
 /// Bound on the paths of both kinds: some megabytes. Beyond it the older half is dropped. Earlier
 /// requests are then treated as older than a change. Contents are not: a mount that changes very
 /// many files would fetch all others once more.
@@ -86,8 +101,11 @@ struct ChangeLog {
     in_flight: Vec<(u64, Arc<[Scope]>)>,
     /// With the generation in which each ended.
     recent: VecDeque<(u64, Arc<[Scope]>)>,
+    /// The scopes of the changes that were dropped from `recent`, with the generation of the newest.
+    /// Beyond the bound directories stand for what was changed in them.
+    older: HashMap<Scope, u64>,
     /// The generation of the newest change that was dropped from `recent`.
-    forgotten: u64,
+    newest_older: u64,
     /// Cancelled changes, with the time of their cancellation.
     in_doubt: VecDeque<(Instant, Arc<[Scope]>)>,
     /// When the newest cancelled change that did not fit into `in_doubt` was cancelled.
@@ -117,7 +135,8 @@ impl Changes {
             next: 0,
             in_flight: Vec::new(),
             recent: VecDeque::new(),
-            forgotten: 0,
+            older: HashMap::new(),
+            newest_older: 0,
             in_doubt: VecDeque::new(),
             all_in_doubt: None,
             in_doubt_for: request_timeout.saturating_mul(2).max(MIN_IN_DOUBT),
@@ -171,14 +190,18 @@ impl Changes {
 
     fn any(&self, since: Generation, touches: impl Fn(&Scope) -> bool) -> bool {
         let mut state = self.0.lock();
-        if state.forgotten > since.0 {
+        let is_newer = |generation: &u64| *generation > since.0;
+        let mut older = state.older.iter();
+        if is_newer(&state.newest_older)
+            && older.any(|(scope, generation)| is_newer(generation) && touches(scope))
+        {
             return true;
         }
         let touches = |scopes: &Arc<[Scope]>| scopes.iter().any(&touches);
         if state.in_flight.iter().any(|(_, scopes)| touches(scopes)) {
             return true;
         }
-        let newer = state.recent.iter().rev().take_while(|(generation, _)| *generation > since.0);
+        let newer = state.recent.iter().rev().take_while(|(generation, _)| is_newer(generation));
         if newer.into_iter().any(|(_, scopes)| touches(scopes)) {
             return true;
         }
@@ -263,9 +286,13 @@ impl Drop for Change {
         let generation = state.generation;
         state.recent.push_back((generation, self.scopes.clone()));
         if state.recent.len() > MAX_RECENT
-            && let Some((oldest, _)) = state.recent.pop_front()
+            && let Some((oldest, scopes)) = state.recent.pop_front()
         {
-            state.forgotten = oldest;
+            state.newest_older = oldest;
+            state.older.extend(scopes.iter().map(|scope| (scope.clone(), oldest)));
+            if state.older.len() > MAX_RECENT {
+                fold(&mut state.older, MAX_RECENT / 2);
+            }
         }
         if !self.done {
             state.in_doubt.push_back((Instant::now(), self.scopes.clone()));
@@ -346,15 +373,43 @@ mod tests {
         assert!(changes.is_unchanged(&path("f0"), after));
     }
 
+    /// A large file is read beside `tar -x`.
     #[tokio::test]
-    async fn an_answer_older_than_all_remembered_changes_is_taken_for_changed() {
+    async fn very_many_changes_affect_only_the_directories_that_they_are_in() {
         let changes = changes();
         let before = changes.generation();
-        for number in 0..=MAX_RECENT {
-            changes.begin(vec![Scope::Subtree(path(&format!("f{number}")))]).done();
+        changes.begin(vec![Scope::Subtree(path("d/first")), Scope::Names(path("d"))]).done();
+        let after_first = changes.generation();
+        for number in 0..4 * MAX_RECENT {
+            let dir = format!("d/e/{}", number / 100);
+            let file = path(&format!("{dir}/{number}"));
+            changes.begin(vec![Scope::Subtree(file), Scope::Names(path(&dir))]).done();
         }
-        assert!(!changes.is_unchanged(&path("never"), before));
-        assert!(changes.is_unchanged(&path("never"), changes.generation()));
+        for unchanged in ["f", "g/f", "d/other", "d/e"] {
+            assert!(changes.is_unchanged(&path(unchanged), before), "{unchanged}");
+        }
+        for changed in ["d", "d/first", "d/e/0/0", "d/e/163/16383"] {
+            assert!(!changes.is_unchanged(&path(changed), before), "{changed}");
+        }
+        assert!(changes.is_unchanged(&path("d/first"), after_first));
+        assert!(!changes.is_listing_unchanged(&path("d"), before));
+        assert!(!changes.is_listing_unchanged(&path("d/e/0"), after_first));
+        assert!(changes.is_listing_unchanged(&path("g"), before));
+        assert!(changes.is_unchanged(&path("d/e/0/0"), changes.generation()));
+        assert!(changes.0.lock().older.len() <= MAX_RECENT);
+    }
+
+    #[test]
+    fn folded_scopes_are_those_of_the_directories_above() {
+        let scope = |at: &str| (Scope::Entry(path(at)), at.len());
+        let mut scopes: HashMap<_, _> =
+            ["a", "b/c", "b/dd", "b/e/f/g", "h/i/j/k"].map(scope).into();
+        fold(&mut scopes, 4);
+        let tree = |at: &str| Scope::Subtree(path(at));
+        let expected = [scope("a"), (tree("b"), 7), (tree("h"), 7)];
+        assert_eq!(scopes, expected.into());
+        fold(&mut scopes, 1);
+        assert_eq!(scopes, [(tree(""), 7)].into());
     }
 
     #[test]

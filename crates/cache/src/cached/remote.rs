@@ -133,6 +133,7 @@ impl Remote for Cached {
             core.files.open_on_server(&Scope::Subtree(path.clone())).await;
             core.inner.unlink(path).await?;
             core.files.removed(path);
+            core.linked.remove(path);
             Ok(())
         };
         core.changing(Core::of_name(path), unlink).await
@@ -149,8 +150,14 @@ impl Remote for Cached {
         let link = async {
             core.files.switch_to_server(existing).await;
             core.inner.link(existing, new).await?;
-            core.linked.insert(existing);
-            core.linked.insert(new);
+            for name in [existing, new] {
+                if core.linked.insert(name) {
+                    tracing::warn!(
+                        "very many hard links were made: other files in the same directories are \
+                         not cached either, until the next mount"
+                    );
+                }
+            }
             Ok(())
         };
         core.changing(scopes, link).await
@@ -168,10 +175,7 @@ impl Remote for Cached {
             }
             core.inner.rename(from, to, mode).await?;
             core.files.renamed(from, to, mode, &core.changes);
-            core.linked.renamed(from, to);
-            if mode == RenameMode::Exchange {
-                core.linked.renamed(to, from);
-            }
+            core.linked.renamed(from, to, mode);
             Ok(())
         };
         core.changing(scopes, rename).await
