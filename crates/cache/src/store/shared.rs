@@ -164,7 +164,9 @@ impl Shared {
     /// Changes the number of bytes that the store takes; `None` if that failed.
     pub(crate) fn change_usage(&self, change: impl FnOnce(Usage) -> Usage) -> Option<Usage> {
         let mut file = self.usage.lock();
-        if file.is_none() {
+        // A user may have removed it. Then other processes use a new one.
+        let has_name = |file: &File| rustix::fs::fstat(file).is_ok_and(|stat| stat.st_nlink > 0);
+        if !file.as_ref().is_some_and(has_name) {
             match self.layout().root.ensure(b"usage") {
                 Ok((opened, _)) => *file = Some(opened),
                 Err(error) => {
@@ -252,7 +254,10 @@ impl Shared {
             let taken = if fits_limit && fits_disk { bytes } else { 0 };
             Usage { bytes: usage.bytes + taken, ..usage }
         });
-        let near = usage.is_some_and(|usage| usage.bytes > limit / 20 * 19 || !fits_limit);
+        // The bytes of a new file are not those in the store before a scan.
+        let near = usage.is_some_and(|usage| {
+            usage.bytes > limit / 20 * 19 || !fits_limit || usage.scanned_secs == 0
+        });
         (fits_limit && fits_disk, near || !fits_disk)
     }
 

@@ -284,3 +284,20 @@ fn a_large_content_stays_while_it_is_open() {
     world::settled_bytes(&small);
     assert!(small.object_bytes(&open).is_none());
 }
+
+/// The file that counts the bytes is removed while a store is open: all processes count in a new
+/// one, and a scan finds what was there before.
+#[test]
+fn the_size_is_counted_again_when_its_file_was_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let limit = 64 << 20;
+    let store = bounded(dir.path(), limit);
+    assert!((0..20).all(|file| world::put(&store, file, 1).is_some()));
+    let before = world::settled_bytes(&store);
+    std::fs::remove_file(dir.path().join("v1/usage")).unwrap();
+    assert!((20..40).all(|file| world::put(&store, file, 1).is_some()));
+    let settled = world::settled_bytes(&store);
+    assert!(settled > before, "{settled}, and {before} before the removal");
+    assert!(dir.path().join("v1/usage").exists(), "other processes would count in a new one");
+    assert_eq!(bounded(dir.path(), limit).status().used_bytes, settled);
+}
