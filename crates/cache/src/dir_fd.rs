@@ -242,13 +242,17 @@ pub(crate) fn lock_shared(file: &File) -> io::Result<()> {
     Ok(rustix::fs::flock(file, FlockOperation::NonBlockingLockShared)?)
 }
 
+/// Whether the last use that is recorded in the atime was more than an hour ago.
+pub(crate) fn is_use_due(stat: &Stat) -> bool {
+    (Timestamp::now().secs - stat.st_atime).abs() >= USE_SECS
+}
+
 /// Records in the atime that a file was used now; at most once an hour.
 pub(crate) fn note_use(file: &File, stat: &Stat) {
-    let now = Timestamp::now().secs;
-    if (now - stat.st_atime).abs() < USE_SECS {
+    if !is_use_due(stat) {
         return;
     }
-    let atime = Some(Timestamp::from_secs(now));
+    let atime = Some(Timestamp::now());
     // If it fails, the file seems older than it is.
     let _ = local::set_opened(file, &AttrChange { atime, ..AttrChange::default() });
 }

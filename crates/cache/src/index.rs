@@ -22,12 +22,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::{Mutex, Name, RemotePath};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 
 use self::directory::Directory;
 use self::log::{Loaded, NoRecords, SUB, Target};
 use self::record::Record;
 use crate::digest::Digest;
+use crate::dir_fd::{is_use_due, note_use};
 use crate::metadata::{KnownAttr, KnownFile, KnownLink, Listing, SourceId};
 use crate::store::layout::Layout;
 use crate::store::quota::on_disk;
@@ -231,6 +233,10 @@ impl Shared {
                 self.write_failed(&layout, "rewriting records", &error);
             }
             self.memory.weigh(&key, loaded.directory.memory_bytes());
+        } else if is_use_due(&stat)
+            && let Ok((file, stat)) = layout.index.file_below(&target.file(), OFlags::RDONLY)
+        {
+            note_use(&file, &stat);
         }
         find(&loaded.directory)
     }

@@ -301,3 +301,38 @@ fn the_size_is_counted_again_when_its_file_was_removed() {
     assert!(dir.path().join("v1/usage").exists(), "other processes would count in a new one");
     assert_eq!(bounded(dir.path(), limit).status().used_bytes, settled);
 }
+
+/// Records in memory are in use, too.
+#[test]
+fn a_look_up_in_memory_is_a_use_of_the_records() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = world::open(dir.path());
+    store.record_directory(&source(), &world::dir(1), &world::listing(1, 5, 1));
+    let records = records_below(&dir.path().join("v1/index"));
+    assert_eq!(records.len(), 1);
+    let records = std::fs::File::open(&records[0]).unwrap();
+    let long_ago = SystemTime::now() - Duration::from_secs(48 * 3600);
+    let times = std::fs::FileTimes::new().set_accessed(long_ago);
+    // Unchanged for so long that its status proves it.
+    records.set_times(times.set_modified(long_ago)).unwrap();
+    let looked_up_at = || {
+        assert!(store.directory(&source(), &world::dir(1)).is_some());
+        records.metadata().unwrap().accessed().unwrap()
+    };
+    let is_recent = |used: SystemTime| used > long_ago + Duration::from_secs(47 * 3600);
+    assert!(is_recent(looked_up_at()));
+    records.set_times(times).unwrap();
+    assert!(is_recent(looked_up_at()), "it was not read again");
+}
+
+/// The files of records below `dir`.
+fn records_below(dir: &Path) -> Vec<std::path::PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap().flatten() {
+        match entry.path() {
+            path if path.is_dir() => found.extend(records_below(&path)),
+            path => found.extend(path.ends_with("records").then_some(path)),
+        }
+    }
+    found
+}
