@@ -92,6 +92,7 @@ impl Core {
     }
 
     fn note_batch(&self, remote: &RemoteListing, batch: &[DirEntry]) {
+        self.recognize_listed(&remote.path, batch);
         for entry in batch {
             if let Some(attr) = &entry.attr {
                 let path = remote.path.join(&entry.name);
@@ -106,6 +107,20 @@ impl Core {
         }
         if let Some(entries) = &mut *entries {
             entries.extend_from_slice(batch);
+        }
+    }
+
+    /// The server has listed these entries of `dir`; the caller may show their sizes to the readers
+    /// of open files.
+    fn recognize_listed(&self, dir: &RemotePath, batch: &[DirEntry]) {
+        for file in self.files.matching(|_| true) {
+            let is_listed = |path: &RemotePath| path.parent().as_ref() == Some(dir);
+            let path = file.path().filter(|path| is_listed(path) && !self.is_immutable(path));
+            let Some(name) = path.and_then(|path| path.file_name()) else { continue };
+            let entry = batch.iter().find(|entry| entry.name == name);
+            if let Some(attr) = entry.and_then(|entry| entry.attr.as_ref()) {
+                file.recognize(attr);
+            }
         }
     }
 

@@ -68,7 +68,13 @@ impl Core {
         let stamp = self.stamp();
         let answer = request.await;
         match &answer {
-            Ok(attr) => self.note_attr(path, attr, stamp),
+            Ok(attr) => {
+                if !self.is_immutable(path) {
+                    // The caller may show the size to the readers of all open files.
+                    self.files.recognize(path, attr);
+                }
+                self.note_attr(path, attr, stamp);
+            }
             Err(Errno::ENOENT) => self.note_absent(path),
             Err(_) => {}
         }

@@ -90,12 +90,7 @@ impl Core {
             .filter(|path| !file.offline && self.read_policy(path) == super::ReadPolicy::Server);
         let Some(path) = path else { return Ok(file.attr) };
         match self.request_attr(&path).await {
-            Ok(attr) if file.recognize(&attr) => {
-                if Validator::of(&attr) != file.validator() {
-                    self.files.recognize(&path, &attr);
-                }
-                Ok(attr)
-            }
+            Ok(attr) if file.recognize(&attr) => Ok(attr),
             Err(error) if error.is_loss() && !self.stale_ok() => Err(error),
             // The name leads to another content. This file keeps its own.
             _ => Ok(file.attr),

@@ -63,6 +63,27 @@ async fn an_open_file_shows_a_change_that_a_later_request_has_seen() {
     }
 }
 
+/// I4: the kernel shows the size that a look-up or a listing returned to all readers of the file.
+#[tokio::test]
+async fn an_open_file_shows_a_change_that_a_look_up_or_a_listing_has_seen() {
+    for lists in [false, true] {
+        let stage = Stage::over(identifying_files());
+        stage.put("d/f", "old");
+        keep(&stage.mount(Mode::CloseToOpen), "d/f").await;
+        let cached = stage.mount(Mode::CloseToOpen);
+        let opened = cached.open(&path("d/f"), OpenFlags::existing(Access::Read)).await.unwrap();
+        assert_eq!(cached.status().hits, 1);
+        stage.memory.put_file("d/f", "newer");
+        match lists {
+            true => assert_eq!(list(&cached, "d").await.unwrap(), ["f"]),
+            false => assert_eq!(cached.lstat(&path("d/f")).await.unwrap().size, 5),
+        }
+        let data = cached.read(opened.fh, 0, 8).await.unwrap().to_vec();
+        assert_eq!(data, b"newer", "listed: {lists}");
+        cached.close(opened.fh);
+    }
+}
+
 /// An mtime long past proves nothing for a file that has just changed.
 #[tokio::test]
 async fn a_content_is_not_kept_in_the_second_of_its_ctime() {
