@@ -218,7 +218,7 @@ impl Attempt<'_> {
     /// Sets the permission bits of a new file that the server's umask removed.
     async fn fix_permissions(&self, open: &OpenHandle, mut attr: Attr, perm: u32) -> Result<Attr> {
         if let Some(wanted) = missing_bits(perm, attr.perm)
-            && !self.host.has_default_acl_above(&self.session, self.path).await
+            && !self.host.may_have_default_acl_above(&self.session, self.path).await?
         {
             let client = &self.session.client;
             let fixed = client.fsetstat(&open.handle, FileAttrs::with_permissions(wanted)).await;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use base::{Attr, Errno, FileKind, RemotePath, Result, StatVfs};
 use sftp::{Extension, FileAttrs, StatusCode};
 
+use crate::errno::from_sftp;
 use crate::host::Host;
 use crate::listing::Listing;
 use crate::open::missing_bits;
@@ -119,7 +120,7 @@ impl Host {
     }
 
     /// The result of creating an entry that is no file, followed by an LSTAT: it gets at least the
-    /// bits of `perm`.
+    /// bits of `perm`. A loss before it has them is a loss of the request.
     async fn finish_create(
         &self,
         session: &Arc<Session>,
@@ -128,14 +129,18 @@ impl Host {
         made: (sftp::Result<()>, sftp::Result<FileAttrs>),
     ) -> Result<()> {
         match made {
+            (Ok(()), Err(error)) if error.ends_connection() => Err(from_sftp(&error)),
             (Ok(()), after) => {
                 let are = after.ok().and_then(|attrs| attrs.permissions);
                 if let Some(wanted) = are.and_then(|are| missing_bits(perm, are & attr::PERM_BITS))
-                    && !self.has_default_acl_above(session, path).await
+                    && !self.may_have_default_acl_above(session, path).await?
                 {
-                    // The server may insist on fewer bits.
                     let wanted = FileAttrs::with_permissions(wanted);
-                    let _ = session.client.setstat(&session.path(path)?, wanted).await;
+                    match session.client.setstat(&session.path(path)?, wanted).await {
+                        Err(error) if error.ends_connection() => return Err(from_sftp(&error)),
+                        // The server may insist on fewer bits.
+                        _ => {}
+                    }
                 }
                 Ok(())
             }

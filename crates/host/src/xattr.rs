@@ -71,13 +71,21 @@ impl Host {
         Ok(names.iter().filter_map(|name| Name::new(name).ok()).collect())
     }
 
-    /// Whether the directory of a new entry has a default access list. Then permission bits that
-    /// the entry lacks are those that the list denies, and must not be added.
-    pub(crate) async fn has_default_acl_above(&self, session: &Session, path: &RemotePath) -> bool {
+    /// Whether the directory of a new entry may have a default access list. Then permission bits
+    /// that the entry lacks may be those that the list denies, and must not be added.
+    pub(crate) async fn may_have_default_acl_above(
+        &self,
+        session: &Session,
+        path: &RemotePath,
+    ) -> Result<bool> {
         let Some(full) = path.parent().and_then(|parent| session.path(&parent).ok()) else {
-            return false;
+            return Ok(false);
         };
         let flags = XattrFlags(XattrFlags::FOLLOW);
-        session.client.getxattr(&full, DEFAULT_ACL, flags).await.is_ok()
+        match session.client.getxattr(&full, DEFAULT_ACL, flags).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.ends_connection() => Err(from_sftp(&error)),
+            Err(error) => Ok(!matches!(from_sftp(&error), Errno::ENODATA | Errno::EOPNOTSUPP)),
+        }
     }
 }

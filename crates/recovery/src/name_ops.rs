@@ -38,6 +38,9 @@
 //! | exchange | one name leads to what it was before, and not to what the other one was; or one is absent | sent again |
 //! | exchange | anything else | unknown |
 //!
+//! A new entry then gets the requested permission bits that the server's umask has removed. Not if
+//! its directory may have a default access list, which is another reason for missing bits.
+//!
 //! The server may execute the lost request after the check, in particular if another gateway
 //! answers the check at once. So if the repeated request fails as a request does that was already
 //! executed (`EEXIST`, `ENOENT`), the names are checked once more.

@@ -3,6 +3,7 @@
 //! An interrupted open may be repeated: a file that it created exists, a file that it truncated is
 //! empty. An exclusive create must check whether it has created the file (`name_ops`). So must an
 //! open that is refused when it is repeated: it may have created a file whose mode refuses opens.
+//! Any other one that may create a file checks it for the permission bits of the file.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -48,10 +49,8 @@ impl Core {
         let requested = self.history.now();
         let opened = match flags.create {
             Create::Exclusive(perm) => self.open_new(path, flags, perm).await,
-            Create::IfAbsent(perm) if needed_perm(flags.access) & !perm != 0 => {
-                Box::pin(self.open_or_create_protected(path, flags, perm)).await
-            }
-            _ => self.with_retry(|| self.inner.open(path, flags)).await,
+            Create::IfAbsent(perm) => self.open_or_create(path, flags, perm).await,
+            Create::Never => self.with_retry(|| self.inner.open(path, flags)).await,
         };
         let opened = match opened {
             Ok(opened) => opened,
@@ -90,8 +89,8 @@ impl Core {
         Ok(Some(Opened { fh, ..opened }))
     }
 
-    /// Opens a file, or creates one whose mode would refuse the open.
-    async fn open_or_create_protected(
+    /// Opens a file, or creates one. Its mode may refuse opens.
+    async fn open_or_create(
         self: &Arc<Core>,
         path: &RemotePath,
         flags: OpenFlags,
@@ -99,12 +98,13 @@ impl Core {
     ) -> Result<Opened> {
         let sent = SentAt::now(self);
         let attempts = AtomicU32::new(0);
-        let opened = self.with_retry(|| {
-            attempts.fetch_add(1, Ordering::Relaxed);
-            self.inner.open(path, flags)
+        let opened = self.with_retry(|| match attempts.fetch_add(1, Ordering::Relaxed) {
+            0 => self.inner.open(path, flags),
+            _ => Box::pin(self.open_or_create_again(path, flags, perm, sent.lost())),
         });
+        let is_protected = needed_perm(flags.access) & !perm != 0;
         match opened.await {
-            Err(Errno::EACCES) if attempts.into_inner() > 1 => {}
+            Err(Errno::EACCES) if is_protected && attempts.load(Ordering::Relaxed) > 1 => {}
             opened => return opened,
         }
         let outcome =

@@ -14,7 +14,21 @@ use crate::change_log::Change;
 /// The attribute that contains the permission bits, among others.
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 
+/// The access list that new entries of a directory get.
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+
 impl Core {
+    /// Whether permission bits that a new entry at `path` lacks may be those that the default
+    /// access list of its directory denies. Such bits must not be added.
+    pub(crate) async fn may_have_default_acl_above(&self, path: &RemotePath) -> Result<bool> {
+        let parent = path.parent().unwrap_or_default();
+        match self.inner.getxattr(&parent, DEFAULT_ACL).await {
+            Err(Errno::ENODATA | Errno::EOPNOTSUPP) => Ok(false),
+            Err(errno) if errno.is_loss() => Err(errno),
+            Ok(_) | Err(_) => Ok(true),
+        }
+    }
+
     /// An access list is about to be set or removed: a file that is open at this path may have any
     /// permission bits from now on.
     async fn begin_set_acl(

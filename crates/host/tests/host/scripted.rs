@@ -517,6 +517,58 @@ async fn cancelling_the_boot_id_query_leaves_no_handle() {
     actor.expect(Request::Close { handle: b"boot" }).await;
 }
 
+/// L1: the layer above checks what the lost mkdir has done. Otherwise the directory would keep the
+/// bits of the server's umask.
+#[tokio::test]
+async fn a_mkdir_that_is_lost_before_its_permission_bits_are_set_is_a_loss() {
+    for received in 0..4 {
+        let (host, mut actor) = staged(&[Extension::Getxattr], Config::default()).await;
+        let at = path("d");
+        let serve = async {
+            let made = actor.receive(|id, _| id).await;
+            let look = actor.expect(Request::Lstat { path: b"d" }).await;
+            actor.fail(made, StatusCode::OK).await;
+            if received > 0 {
+                actor.attrs(look, 0o040_700, 0).await;
+                let list = actor.receive(|id, _| id).await;
+                if received > 1 {
+                    let (code, message) = (StatusCode::FAILURE, String::new());
+                    let errno = Some(Errno::ENODATA.raw());
+                    actor.send(list, Reply::Status { code, message, errno }).await;
+                    let set = actor.receive(|id, _| id).await;
+                    if received > 2 {
+                        actor.fail(set, StatusCode::PERMISSION_DENIED).await;
+                        return Some(actor);
+                    }
+                }
+            }
+            drop(actor);
+            None
+        };
+        let (made, _actor) = tokio::join!(host.mkdir(&at, 0o755), serve);
+        let expected = if received == 3 { Ok(()) } else { Err(Errno::EHOSTDOWN) };
+        assert_eq!(made, expected, "{received}");
+    }
+}
+
+/// An access list that cannot be queried may deny the bits that are missing.
+#[tokio::test]
+async fn no_permission_bits_are_added_below_an_unknown_default_access_list() {
+    let (host, mut actor) = staged(&[Extension::Getxattr], Config::default()).await;
+    let at = path("d");
+    let serve = async {
+        let made = actor.receive(|id, _| id).await;
+        let look = actor.expect(Request::Lstat { path: b"d" }).await;
+        actor.fail(made, StatusCode::OK).await;
+        actor.attrs(look, 0o040_700, 0).await;
+        let list = actor.receive(|id, _| id).await;
+        actor.fail(list, StatusCode::PERMISSION_DENIED).await;
+    };
+    let (made, ()) = tokio::join!(host.mkdir(&at, 0o755), serve);
+    assert_eq!(made, Ok(()));
+    actor.expect_nothing().await;
+}
+
 /// The server may set a lock when this machine is gone.
 #[tokio::test]
 async fn a_lease_is_promised_before_the_first_lock() {

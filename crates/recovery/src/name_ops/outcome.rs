@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use base::{Attr, DirGuard, Errno, FileKind, OpenFlags, OpenGuard, RemotePath, RenameMode, Result};
+use base::{
+    Attr, DirGuard, Errno, FileKind, OpenFlags, OpenGuard, Opened, RemotePath, RenameMode, Result,
+};
 
 use super::{CreateOutcome, InDoubt, NameRequest, Outcome};
 use crate::Core;
@@ -133,14 +135,24 @@ impl Core {
         if !self.has_created(request, &attr, in_doubt).await? {
             return Ok(Outcome::Failed(Errno::EEXIST));
         }
-        if let NameRequest::Mkdir { perm: Some(perm), .. } = request
-            && let Some(perm) = missing_bits(perm, attr.perm)
+        if let NameRequest::Mkdir { perm: Some(perm), .. } | NameRequest::Mknod { perm, .. } =
+            request
+            && let Some(perm) = self.removed_bits(path, perm, attr.perm).await?
         {
-            // The bits that the server's umask has removed. The interrupted mkdir would have set
-            // them.
-            self.inner.setattr(path, set_perm(perm)).await?;
+            match self.inner.setattr(path, set_perm(perm)).await {
+                Err(errno) if errno.is_loss() => return Err(errno),
+                // The server may insist on fewer bits.
+                _ => {}
+            }
         }
         Ok(Outcome::Done)
+    }
+
+    /// The permission bits to set on a new entry that was requested with `wanted` and has the bits
+    /// `are`, if the server's umask has removed some. The interrupted request would have set them.
+    async fn removed_bits(&self, path: &RemotePath, wanted: u32, are: u32) -> Result<Option<u32>> {
+        let missing = wanted & COMPARED_PERM & !are != 0;
+        Ok((missing && !self.may_have_default_acl_above(path).await?).then_some(wanted | are))
     }
 
     /// Whether `request` has created the entry with the attributes `attr`.
@@ -318,7 +330,8 @@ impl Core {
             opened => opened?,
         };
         let guard = OpenGuard::new(&*self.inner, opened.fh);
-        let wanted = attr.perm & !added | perm & COMPARED_PERM;
+        let kept = attr.perm & !added;
+        let wanted = self.removed_bits(path, perm & COMPARED_PERM, kept).await?.unwrap_or(kept);
         if wanted != attr.perm {
             self.inner.fsetattr(guard.fh(), set_perm(wanted)).await?;
             opened.attr.perm = wanted;
@@ -326,9 +339,35 @@ impl Core {
         opened.fh = guard.take();
         Ok(CreateOutcome::Opened(opened))
     }
-}
 
-/// The permission bits to set if any of the `wanted` ones is missing in `are`.
-fn missing_bits(wanted: u32, are: u32) -> Option<u32> {
-    (wanted & COMPARED_PERM & !are != 0).then_some(wanted | are)
+    /// Opens a file, or creates it, after an attempt without a reply. If that has created it, the
+    /// file gets the permission bits that the server's umask has removed. A file that may have been
+    /// there before stays as it is: `flags` may truncate it, so that it looks new.
+    pub(crate) async fn open_or_create_again(
+        &self,
+        path: &RemotePath,
+        flags: OpenFlags,
+        perm: u32,
+        in_doubt: InDoubt,
+    ) -> Result<Opened> {
+        let mut opened = self.inner.open(path, flags).await?;
+        let guard = OpenGuard::new(&*self.inner, opened.fh);
+        let attr = &mut opened.attr;
+        if self.before(path, in_doubt.seq) == Some(NameState::Absent)
+            && attr.size == 0
+            && self.is_new(path, attr, (FileKind::Regular, perm), in_doubt).await?
+            && let Some(perm) = self.removed_bits(path, perm & COMPARED_PERM, attr.perm).await?
+        {
+            match self.inner.fsetattr(guard.fh(), set_perm(perm)).await {
+                Ok(()) => attr.perm = perm,
+                // The handle is lost, too.
+                Err(Errno::ESTALE) => return Err(Errno::EHOSTDOWN),
+                Err(errno) if errno.is_loss() => return Err(errno),
+                // The server insists on fewer bits.
+                Err(_) => {}
+            }
+        }
+        opened.fh = guard.take();
+        Ok(opened)
+    }
 }

@@ -1,6 +1,6 @@
 //! Changes of names whose reply is lost: the results, and what is never done.
 
-use base::{AttrChange, Create, Errno, OpenFlags, Remote, RenameMode};
+use base::{AttrChange, Create, Errno, FileKind, OpenFlags, Remote, RenameMode, SetXattr};
 use testkit::mem::Options;
 use testkit::{Call, MemRemote, path};
 
@@ -113,6 +113,126 @@ async fn a_created_read_only_file_is_opened_after_a_lost_reply() {
     let opened = stage.recovering.open(&path("f"), flags).await;
     assert_eq!(opened.unwrap_err(), Errno::EACCES);
     assert_eq!(stage.server().attr("f").perm, 0o444);
+}
+
+/// Creates `d/x` by a request whose reply is lost. The server, which has created it with the
+/// permission bits `given`, keeps it. Returns the permission bits that it gets in the end.
+async fn created_without_reply(stage: &Stage, how: How, wanted: u32, given: u32) -> u32 {
+    let (at, call) = (path("d/x"), how.call());
+    let recovering = &stage.recovering;
+    assert_eq!(recovering.lstat(&at).await.unwrap_err(), Errno::ENOENT);
+    stage.faulty.fail_after(call, 1, Errno::EHOSTDOWN);
+    // The next request about it.
+    let gate = match how {
+        How::Open(Create::IfAbsent(_)) => stage.faulty.hold(Call::Open, 2),
+        _ => stage.faulty.hold(Call::Lstat, 1),
+    };
+    let create = async {
+        match how {
+            How::Mkdir => recovering.mkdir(&at, wanted).await.unwrap(),
+            How::Mknod => recovering.mknod(&at, FileKind::Fifo, wanted, (0, 0)).await.unwrap(),
+            How::Open(create) => {
+                let opened = recovering.open(&at, OpenFlags { create, ..making() }).await.unwrap();
+                assert_eq!(opened.attr.perm, stage.server().attr("d/x").perm);
+                recovering.close(opened.fh);
+            }
+        }
+    };
+    let masked = async {
+        gate.arrived().await;
+        stage.server().set_perm("d/x", given);
+        gate.release();
+    };
+    tokio::join!(create, masked);
+    stage.nothing_leaked().await;
+    stage.server().attr("d/x").perm
+}
+
+#[derive(Clone, Copy, Debug)]
+enum How {
+    Mkdir,
+    Mknod,
+    Open(Create),
+}
+
+impl How {
+    const ALL: [How; 4] = [
+        How::Mkdir,
+        How::Mknod,
+        How::Open(Create::Exclusive(0o666)),
+        How::Open(Create::IfAbsent(0o666)),
+    ];
+
+    fn call(self) -> Call {
+        match self {
+            How::Mkdir => Call::Mkdir,
+            How::Mknod => Call::Mknod,
+            How::Open(_) => Call::Open,
+        }
+    }
+}
+
+/// L1: the bits that the server's umask has removed are added also after a loss.
+#[tokio::test(start_paused = true)]
+async fn a_new_entry_gets_its_permission_bits_after_a_lost_reply() {
+    for how in How::ALL {
+        for clock in [true, false] {
+            let stage = Stage::new();
+            stage.server().put_dir("d");
+            if clock {
+                with_clock(&stage).await;
+            }
+            let perm = created_without_reply(&stage, how, 0o666, 0o600).await;
+            assert_eq!(perm, 0o666, "{how:?} {clock}");
+        }
+    }
+}
+
+/// Bits that the default access list of the directory has removed are not added after a loss.
+#[tokio::test(start_paused = true)]
+async fn a_default_access_list_decides_the_permission_bits_after_a_lost_reply() {
+    for how in How::ALL {
+        // The list is there, or cannot be queried.
+        for fails in [false, true] {
+            let stage = Stage::new();
+            stage.server().put_dir("d");
+            with_clock(&stage).await;
+            match fails {
+                true => stage.faulty.fail(Call::Getxattr, 1, Errno::EACCES),
+                false => stage.server().edit(|tree| {
+                    let dir = tree.lookup(&path("d"), testkit::tree::Follow::No).unwrap();
+                    let (name, mode) = (b"system.posix_acl_default", SetXattr::Either);
+                    tree.set_xattr(dir, name, "a list".into(), mode).unwrap();
+                }),
+            }
+            let perm = created_without_reply(&stage, how, 0o666, 0o600).await;
+            assert_eq!(perm, 0o600, "{how:?} {fails}");
+        }
+    }
+}
+
+/// A file that another client has created meanwhile, or that the repeated open has truncated, is
+/// not taken for the one that the lost open would have created.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_was_there_keeps_its_permission_bits_after_a_lost_open() {
+    for (content, mtime, known) in [("x", None, true), ("", Some(OLD), true), ("x", None, false)] {
+        let stage = Stage::new();
+        with_clock(&stage).await;
+        if known {
+            assert_eq!(stage.recovering.lstat(&path("f")).await.unwrap_err(), Errno::ENOENT);
+        }
+        stage.server().put_file("f", content);
+        stage.server().set_perm("f", 0o600);
+        if let Some(mtime) = mtime {
+            stage.server().set_mtime("f", mtime);
+        }
+        stage.faulty.fail(Call::Open, 1, Errno::EHOSTDOWN);
+        let create = Create::IfAbsent(0o666);
+        let fh = stage.open("f", OpenFlags { create, truncate: !known, ..making() }).await;
+        assert_eq!(stage.server().attr("f").perm, 0o600, "{content:?} {mtime:?} {known}");
+        stage.recovering.close(fh);
+        stage.nothing_leaked().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
