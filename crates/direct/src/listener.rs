@@ -155,10 +155,9 @@ impl Listener {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
-}
 
-impl Drop for Listener {
-    fn drop(&mut self) {
+    /// Accepts no more connections, and ends all. Does not wait for their threads.
+    pub fn end(&self) {
         let mut connections = self.state.lock();
         connections.is_ending = true;
         for socket in connections.sockets.values() {
@@ -168,6 +167,12 @@ impl Drop for Listener {
         self.state.changed.notify_all();
         // Wakes the thread that accepts.
         let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.end();
         let _ = self.thread.take().map(JoinHandle::join);
     }
 }

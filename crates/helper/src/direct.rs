@@ -45,8 +45,8 @@ pub(crate) fn listen(
     // Only the first connection listens.
     let options = Options { direct: None, ..options.clone() };
     let room = room.clone();
-    let serve = move |mut reader: direct::Reader, writer: direct::Writer| {
-        let served = serve_connection(&mut reader, Box::new(writer), &options, &room);
+    let serve = move |reader: direct::Reader, writer: direct::Writer| {
+        let served = serve_connection(Box::new(reader), Box::new(writer), &options, &room);
         if let Err(error) = served {
             tracing::info!("a direct connection: {error}");
         }

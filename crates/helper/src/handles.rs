@@ -1,6 +1,6 @@
 //! Open files and directories.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,6 +14,10 @@ use crate::paths::FileSystem;
 use crate::schedule::Resource;
 use crate::session::MAX_REQUESTS;
 use crate::status::{BAD_HANDLE, Failure, Result};
+
+/// Connections of a client, at most: the first one, and 64 direct ones. They include those that
+/// have ended while file systems hang, whose threads wait for these.
+const MAX_CONNECTIONS: usize = 65;
 
 /// What a handle leads to.
 #[derive(Clone, Debug)]
@@ -58,11 +62,30 @@ pub(crate) struct Room {
     /// The greatest number of handles that are open at the same time.
     pub(crate) max: usize,
     open: AtomicUsize,
+    connections: AtomicUsize,
 }
+
+/// The room that a connection takes, until all its threads have ended.
+#[derive(Debug)]
+pub(crate) struct Place(Arc<Room>);
 
 impl Room {
     pub(crate) fn new(max: usize) -> Room {
-        Room { lost_locks: LostLocks::default(), max, open: AtomicUsize::new(0) }
+        let (open, connections) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Room { lost_locks: LostLocks::default(), max, open, connections }
+    }
+
+    /// The room for another connection; `None` if there is none.
+    pub(crate) fn place(self: &Arc<Room>) -> Option<Place> {
+        let more = |taken| (taken < MAX_CONNECTIONS).then_some(taken + 1);
+        let taken = self.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        taken.is_ok().then(|| Place(self.clone()))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -181,6 +204,17 @@ impl Handles {
             Open::Directory(directory) => Ok(directory),
             Open::File(_) => Err(BAD_HANDLE),
         }
+    }
+
+    /// The open files of local file systems.
+    pub(crate) fn local_files(&self) -> HashSet<Resource> {
+        let slots = self.lock();
+        let open = slots.slots.iter().filter_map(|slot| slot.open.as_ref());
+        let local = open.filter_map(|open| match open {
+            Open::File(file) if file.file_system.is_none() => Some(file.inode),
+            _ => None,
+        });
+        local.collect()
     }
 
     pub(crate) fn remove(&self, handle: &[u8]) -> Result<Open> {

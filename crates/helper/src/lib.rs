@@ -20,7 +20,8 @@
 //! 5. With `read_only`, no request that could change a file is executed, and no lock is set that
 //!    excludes readers.
 //! 6. A request that waits for a lock claims nothing and takes no thread of the pool (`locks.rs`).
-//!    All locks end with the session.
+//!    All locks end with the session, when no change of the file is in progress, although requests
+//!    for other file systems may hang. The threads of these remain, and nothing waits for them.
 //! 7. Nothing listens before the client asks for it, and nothing does after the first connection
 //!    has ended. The other connections have the same options (`direct.rs`).
 #![forbid(unsafe_code)]

@@ -133,10 +133,20 @@ impl Locks {
         }
     }
 
+    /// Whether the client has locks in the file, and the session goes on.
+    pub(crate) fn protect(&self, file: Resource) -> bool {
+        !self.state().is_ending && self.files().contains(&file)
+    }
+
     /// The session ends.
     pub(crate) fn end(&self) {
         self.state().is_ending = true;
         self.changed.notify_all();
+    }
+
+    /// The locks in these files end, and no lock is set any more.
+    pub(crate) fn release(&self, files: &[Resource]) {
+        self.held.end(|(device, number)| files.contains(&Resource::Inode(device, number)));
     }
 
     /// Tries all waiting requests now.

@@ -99,25 +99,29 @@ impl LostLocks {
     }
 
     /// This connection has ended, and the locks in these files are lost as soon as this returns.
-    pub(crate) fn lose(&self, files: Vec<Resource>, connection: u64) {
+    pub(crate) fn lose(&self, files: &[Resource], connection: u64) {
         let mut guard = self.state();
         let state = &mut *guard;
         if state.lost.len() + files.len() > MAX_FILES {
             state.lost.clear();
         }
-        for file in &files {
+        for file in files {
             let lockers = state.lockers.get(file).map_or(&[][..], Vec::as_slice);
             let own = lockers.iter().position(|locker| *locker == connection);
             let successors = own.map_or(&[][..], |own| &lockers[own + 1..]).to_vec();
             state.lost.insert(*file, Loss { at: Instant::now(), successors });
         }
-        state.lockers.retain(|_, lockers| {
-            lockers.retain(|locker| *locker != connection);
-            !lockers.is_empty()
-        });
         let is_changing =
             |state: &mut State| files.iter().any(|file| state.changing.contains_key(file));
         drop(self.changed.wait_while(guard, is_changing));
+    }
+
+    /// This connection has ended, and has no locks.
+    pub(crate) fn forget(&self, connection: u64) {
+        self.state().lockers.retain(|_, lockers| {
+            lockers.retain(|locker| *locker != connection);
+            !lockers.is_empty()
+        });
     }
 }
 

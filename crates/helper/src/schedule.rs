@@ -83,7 +83,7 @@ pub(crate) struct Schedule<T> {
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+pub(crate) struct Entry<T> {
     claims: Claims,
     /// Later requests for names and contents need not wait for it for long: it only reads, and may
     /// see more than it should, or copies, and they may see a part.
@@ -123,6 +123,27 @@ impl Claim {
     fn delays(&self, later: &Claim) -> bool {
         let is_elsewhere = || self.file_system.is_some_and(|it| it.is_not(later.file_system));
         !(self.mode.suits(later.mode) || self.is_overtaken && is_elsewhere())
+    }
+}
+
+impl<T> Entry<T> {
+    /// Whether the request certainly changes no content of a local file.
+    pub(crate) fn changes_nothing_local(&self) -> bool {
+        self.file_system.is_some_and(|it| it.is_certain || !self.may_change_contents())
+    }
+
+    /// Whether the request is for one of these file systems.
+    pub(crate) fn is_of(&self, devices: &[Device]) -> bool {
+        self.file_system.is_some_and(|it| devices.contains(&it.device))
+    }
+
+    /// Whether the request may change the content of a file. One without claims may have released
+    /// them.
+    pub(crate) fn may_change_contents(&self) -> bool {
+        let reads = |(resource, mode): &(Resource, Mode)| {
+            *resource != Resource::Contents || matches!(mode, Mode::ReadSome | Mode::Read)
+        };
+        self.claims.is_empty() || !self.claims.iter().all(reads)
     }
 }
 
@@ -187,6 +208,11 @@ impl<T> Schedule<T> {
         all().any(|entry| entry.request.is_some())
             && all()
                 .any(|entry| entry.request.is_none() && entry.yields || entry.file_system.is_some())
+    }
+
+    /// Whether the requests that are being executed or answered are all such ones.
+    pub(crate) fn executes_only(&self, is_such: impl Fn(&Entry<T>) -> bool) -> bool {
+        self.requests.values().filter(|entry| entry.request.is_none()).all(is_such)
     }
 
     /// The number of requests whose execution has begun this time ago, and goes on.

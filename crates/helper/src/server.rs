@@ -71,13 +71,33 @@ impl Server {
 
     /// A change of a file begins, unless locks were lost. It ends when the result is dropped.
     pub(crate) fn change(&self, file: &File) -> Result<Change<'_>> {
-        let has_locks = || self.locks.files().contains(&file.inode);
+        let has_locks = || self.locks.protect(file.inode);
         self.handles.room.lost_locks.change(file, self.connection, has_locks)
     }
 
     /// A lock was set in this file.
     pub(crate) fn has_set_lock(&self, file: &File) {
         self.handles.room.lost_locks.set(file.inode, self.connection);
+    }
+
+    /// The locks in files of local file systems end, after the changes of these files that have
+    /// begun. The session has ended.
+    pub(crate) fn lose_local_locks(&self) {
+        let (mut files, local) = (self.locks.files(), self.handles.local_files());
+        files.retain(|file| local.contains(file));
+        self.handles.room.lost_locks.lose(&files, self.connection);
+        self.locks.release(&files);
+    }
+
+    /// Waits for changes of the other files with locks, which may end from now on.
+    pub(crate) fn lose_locks(&self) {
+        self.handles.room.lost_locks.lose(&self.locks.files(), self.connection);
+        self.handles.room.lost_locks.forget(self.connection);
+    }
+
+    /// Ends all locks. This may wait for file systems that hang.
+    pub(crate) fn release_locks(&self) {
+        self.locks.release(&self.locks.files());
     }
 
     /// The fields of `attrs@sshoal` that replies have.

@@ -9,9 +9,9 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ use crate::handles::Room;
 use crate::locks::Locks;
 use crate::options::Options;
 use crate::paths::Device;
-use crate::schedule::{Schedule, Ticket};
+use crate::schedule::{Entry, Schedule, Ticket};
 use crate::server::{self, Answer, MAX_IO_BYTES, Server};
 use crate::service_thread::ServiceThread;
 use crate::status::{Failure, HANGS, Result as Outcome};
@@ -65,6 +65,9 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// executed. One that has waited longer for a request that hangs would be executed when the client,
 /// over a new connection, has found it not done and has done it again: it looks after one second.
 const LAST_START: Duration = Duration::from_millis(500);
+
+/// Time after which the last requests of a session are checked again.
+const END_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Content from this length on is sent without copying it behind other replies.
 const LONG_CONTENT: usize = 16 << 10;
@@ -117,44 +120,57 @@ impl From<Malformed> for Error {
 }
 
 /// Serves a client until `input` ends. All requests read by then are executed, except those that
-/// still wait for another one half a second later.
+/// still wait for another one half a second later. Threads that execute requests for file systems
+/// that hang are left: the process should end.
 ///
 /// # Errors
 /// When the root cannot be opened, the client sends something that is not SFTP, a stream fails, or
 /// no thread can be started.
-pub fn serve(mut input: File, output: File, options: &Options) -> Result<(), Error> {
+pub fn serve(input: File, output: File, options: &Options) -> Result<(), Error> {
     // A write beyond the limit of the login's file size is an error, and does not end the process.
     // All other threads are started by this one.
     let _ = SigSet::from(Signal::SIGXFSZ).thread_block();
     let room = Arc::new(Room::new(max_handles()));
-    serve_connection(&mut input, Box::new(output), options, &room)
+    serve_connection(Box::new(input), Box::new(output), options, &room)
 }
 
-/// Serves one connection of a client.
+/// Serves one connection of a client, in a thread of its own, which remains as long as requests
+/// hang.
 pub(crate) fn serve_connection(
-    input: &mut dyn Input,
+    mut input: Box<dyn Input + Send>,
     output: Box<dyn Replies>,
     options: &Options,
     room: &Arc<Room>,
 ) -> Result<(), Error> {
+    let place = room.place().ok_or_else(|| Error::Stream(Errno::MFILE.into()))?;
     let server = Server::new(options, room.clone()).map_err(|errno| Error::Root(errno.into()))?;
     let locks = server.locks.clone();
     let session = Session {
         server,
-        options,
+        options: options.clone(),
         listener: Mutex::default(),
         state: Mutex::default(),
         changed: Condvar::new(),
         output: Mutex::new(Output { stream: output, replies: BytesMut::new(), locks, error: None }),
     };
-    let served = thread::scope(|scope| {
-        let read = session.read_requests(scope, input);
-        session.end();
-        let flushed = session.output().flush();
-        read?;
-        flushed.map_err(Error::Stream)
+    let (over, is_over) = mpsc::channel();
+    let thread = thread::Builder::new().name("session".to_owned()).spawn(move || {
+        thread::scope(|scope| {
+            let read = session.read_requests(scope, &mut *input);
+            session.end();
+            let flushed = session.output().flush();
+            let _ = over.send(read.and(flushed.map_err(Error::Stream)));
+            session.server.release_locks();
+        });
+        drop((session, input, place));
+        drop(over);
     });
-    room.lost_locks.lose(session.server.locks.files(), session.server.connection);
+    let thread = thread.map_err(Error::Thread)?;
+    let Ok(served) = is_over.recv() else {
+        return thread.join().map_err(|panic| resume_unwind(panic));
+    };
+    // Usually, all threads end now.
+    let _ = is_over.recv_timeout(LAST_START);
     served
 }
 
@@ -187,9 +203,9 @@ pub(crate) trait Replies: Send {
     ) -> io::Result<usize>;
 }
 
-struct Session<'a> {
+struct Session {
     server: Server,
-    options: &'a Options,
+    options: Options,
     /// Accepts further connections.
     listener: Mutex<Option<Listener>>,
     state: Mutex<State>,
@@ -225,6 +241,11 @@ impl State {
         }
     }
 
+    /// Whether no request begins any more.
+    fn is_late(&self) -> bool {
+        self.ended_at.is_some_and(|at| at.elapsed() > LAST_START)
+    }
+
     fn max_threads(&self) -> usize {
         match self.threads < MAX_THREADS {
             true => MAX_THREADS,
@@ -233,7 +254,7 @@ impl State {
     }
 }
 
-impl Session<'_> {
+impl Session {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -401,7 +422,7 @@ impl Session<'_> {
             return Err(Failure::System(Errno::BUSY));
         }
         let room = &self.server.handles.room;
-        let (listening, reply) = direct_connections::listen(self.options, room, address, request)?;
+        let (listening, reply) = direct_connections::listen(&self.options, room, address, request)?;
         *listener = Some(listening);
         Ok(reply)
     }
@@ -494,12 +515,11 @@ impl Session<'_> {
     fn next_request(&self) -> Option<(Ticket, Bytes)> {
         let mut state = self.state();
         loop {
-            let is_late = state.ended_at.is_some_and(|at| at.elapsed() > LAST_START);
             // Those that may hang, too, take the last threads.
             let answers = |(ticket, _): &(Ticket, Bytes)| !state.schedule.hangs(*ticket);
             let first = state.queue.iter().position(answers).unwrap_or(0);
             if let Some((ticket, packet)) = state.queue.remove(first) {
-                if !is_late {
+                if !state.is_late() {
                     state.schedule.begin(ticket);
                     return Some((ticket, packet));
                 }
@@ -587,8 +607,7 @@ impl Session<'_> {
         // The thread that reads requests may wait for room.
         let was_full = state.schedule.len() >= MAX_REQUESTS;
         let ready = ready(&mut state.schedule);
-        let is_last = state.ended_at.is_some() && state.schedule.len() == 0;
-        let wakes = !ready.is_empty() || was_full || is_last;
+        let wakes = !ready.is_empty() || was_full || state.ended_at.is_some();
         state.queue.extend(ready);
         drop(state);
         if wakes {
@@ -597,14 +616,46 @@ impl Session<'_> {
     }
 
     /// No more requests come: the threads of the pool end when all were executed or are too late,
-    /// and the further connections end.
+    /// and the further connections end. Returns when no requests are executed but those that hang,
+    /// and none that may change a file with locks. The locks in local files have ended then.
     fn end(&self) {
         self.state().ended_at = Some(Instant::now());
         self.changed.notify_all();
         self.server.locks.end();
         self.server.watches.iter().for_each(Watches::end);
+        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        listener.iter().for_each(Listener::end);
+        self.wait_for_requests(|schedule| schedule.executes_only(Entry::changes_nothing_local));
+        self.server.lose_local_locks();
         // This waits for the requests of the further connections.
-        drop(self.listener.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(listener);
+        self.wait_for_requests(|schedule| {
+            let hung = schedule.hung(HUNG);
+            let has_locks = !self.server.locks.files().is_empty();
+            schedule.executes_only(|entry| {
+                entry.is_of(&hung) && !(has_locks && entry.may_change_contents())
+            })
+        });
+        self.server.lose_locks();
+    }
+
+    /// Waits until all requests are finished, or no other ones begin and those that have begun may
+    /// be left.
+    fn wait_for_requests(&self, may_be_left: impl Fn(&Schedule<Bytes>) -> bool) {
+        let mut state = self.state();
+        while state.schedule.len() > 0 {
+            if state.is_late() {
+                while let Some((ticket, _)) = state.queue.pop_front() {
+                    let ready = state.schedule.finish(ticket);
+                    state.queue.extend(ready);
+                }
+                if may_be_left(&state.schedule) {
+                    return;
+                }
+            }
+            let waited = self.changed.wait_timeout(state, END_INTERVAL);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 }
 
@@ -792,8 +843,8 @@ mod tests {
             let options = Options { root: Some(dir.to_owned()), ..Options::default() };
             let server = thread::spawn(move || {
                 let output = File::from(OwnedFd::from(theirs.try_clone().unwrap()));
-                let mut input = File::from(OwnedFd::from(theirs));
-                serve_connection(&mut input, Box::new(output), &options, &room)
+                let input = File::from(OwnedFd::from(theirs));
+                serve_connection(Box::new(input), Box::new(output), &options, &room)
             });
             let mut peer = Peer { stream, server, handle: Vec::new() };
             let mut init = BytesMut::new();

@@ -15,7 +15,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -82,6 +82,8 @@ struct Held {
 #[derive(Debug, Default)]
 pub struct Locks {
     table: Mutex<HashMap<Key, Held>>,
+    /// No other lock is set. Changed while the table is locked.
+    has_ended: AtomicBool,
 }
 
 /// A lock that was set, and what was locked in its range before.
@@ -207,11 +209,22 @@ impl Locks {
             let mut description = lock(&shared);
             // Not if the owner has used another one meanwhile.
             if lock(&self.table).get(&key).is_some_and(|held| held.handles.is_empty()) {
-                // A caller that has found the description before keeps it open for a moment.
-                let _ = description.set(key.1, LockRange::WHOLE, None);
-                description.held = LockedRanges::default();
-                self.remove_if_unused(key, &mut description);
+                self.remove(key, &mut description);
             }
+        }
+    }
+
+    /// Ends the locks in the files with these devices and inode numbers, and sets no other lock any
+    /// more, in any file.
+    pub fn end(&self, is_of: impl Fn((u64, u64)) -> bool) {
+        let ended: Vec<_> = {
+            let table = lock(&self.table);
+            self.has_ended.store(true, Ordering::Relaxed);
+            let ended = table.iter().filter(|((file, _), _)| is_of((file.device, file.inode)));
+            ended.map(|(key, held)| (*key, held.description.clone())).collect()
+        };
+        for (key, shared) in ended {
+            self.remove(key, &mut lock(&shared));
         }
     }
 
@@ -252,7 +265,7 @@ impl Locks {
         }
         let fd = open_again(file, is_posix && kind == LockKind::Write)?;
         let mut table = lock(&self.table);
-        if table.len() >= MAX_OWNERS {
+        if table.len() >= MAX_OWNERS || self.has_ended.load(Ordering::Relaxed) {
             return Err(Errno::ENOLCK);
         }
         let new = || {
@@ -261,6 +274,14 @@ impl Locks {
             Held { description: Arc::new(Mutex::new(description)), handles: Vec::new() }
         };
         Ok(table.entry(key).or_insert_with(new).description.clone())
+    }
+
+    /// Ends all locks of an owner in a file.
+    fn remove(&self, key: Key, description: &mut Description) {
+        // A caller that has found the description before keeps it open for a moment.
+        let _ = description.set(key.1, LockRange::WHOLE, None);
+        description.held = LockedRanges::default();
+        self.remove_if_unused(key, description);
     }
 
     fn remove_if_unused(&self, key: Key, description: &mut Description) {
@@ -464,6 +485,27 @@ mod tests {
         thread.join().unwrap();
         assert_eq!(ended, Ok(()));
         locks.close(1);
+        assert!(locks.is_empty());
+    }
+
+    #[test]
+    fn no_lock_is_set_after_the_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, _) = files(&dir);
+        let other = tempfile::tempfile().unwrap();
+        let (one, whole) = (owner(LockFamily::Posix, 1), LockRange::WHOLE);
+        let locks = Locks::default();
+        let set =
+            |file: &File, owner| locks.set(1, file, Lock::new(owner, whole, LockKind::Write)).err();
+        assert_eq!((set(&file, one), set(&other, one)), (None, None));
+        let FileId { device, inode } = id(&file).unwrap();
+        locks.end(|of| of == (device, inode));
+        let free = Lock::new(owner(LockFamily::Posix, 2), whole, LockKind::Write);
+        assert_eq!(locks.test(&file, free), Ok(None));
+        assert!(locks.test(&other, free).unwrap().is_some());
+        assert_eq!(set(&file, one), Some(Errno::ENOLCK));
+        locks.end(|_| true);
+        assert_eq!(locks.test(&other, free), Ok(None));
         assert!(locks.is_empty());
     }
 

@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base::{LockFamily, LockKind, LockOwner, LockRange};
 use helper::Options;
@@ -175,6 +175,38 @@ fn what_waits_for_a_request_that_hangs_is_not_executed_after_the_session() {
     drop(hung);
     client.end().unwrap();
     assert!(dir.path().join("f").exists());
+}
+
+/// The locks end, and so does the server, although a request never does.
+#[test]
+fn a_request_that_hangs_keeps_neither_the_locks_nor_the_server_of_an_ended_session() {
+    let Some((dir, hung, mut client)) = with_hung() else { return };
+    let (attrs, flags) = (FileAttrs::default(), OpenFlags::WRITE);
+    let handle = &client.handle(Request::Open { path: b"f", flags, attrs });
+    let owner = LockOwner { family: LockFamily::Flock, number: 1 };
+    let (range, kind) = (LockRange::WHOLE, Some(LockKind::Write));
+    let lock = LockRequest::Set { owner, range, kind, wait_ms: 0 };
+    let locked = client.call(Request::Lock { handle, lock });
+    assert!(matches!(locked, Reply::Status { errno: None, .. }), "{locked:?}");
+    let other = File::open(dir.path().join("f")).unwrap();
+    flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap_err();
+    client.send(&[(1, Request::Lstat { path: b"hung" })]);
+    let Client { stream, server, .. } = client;
+    stream.shutdown(Shutdown::Both).unwrap();
+    let within = |limit, is_so: &dyn Fn() -> bool| {
+        let since = Instant::now();
+        while !is_so() {
+            assert!(since.elapsed() < limit);
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    within(Duration::from_secs(30), &|| {
+        flock(&other, FlockOperation::NonBlockingLockExclusive).is_ok()
+    });
+    within(Duration::from_secs(60), &|| server.is_finished());
+    drop(hung);
+    // The client has not read the reply.
+    let _ = server.join().unwrap();
 }
 
 /// A client of a directory with a file, and with a file system that hangs.
