@@ -915,8 +915,11 @@ mod tests {
         assert_eq!(locker.lock(LockRequest::Set { owner, range, kind, wait_ms: 0 }), 0);
         assert_eq!(other.write(b"with the lock"), 0);
         assert!(matches!(locker.server.join().unwrap(), Err(Error::Silent(_))));
-        let errno = Errno::IO.raw_os_error();
-        assert_eq!(other.write(b"WITHOUT IT"), errno);
+        let handle = &other.handle.clone();
+        let refused = other.call(Request::Write { handle, offset: 0, data: b"WITHOUT IT" });
+        // By this the client recognises it.
+        let Reply::Status { code, errno, .. } = refused else { panic!("{refused:?}") };
+        assert_eq!((code, errno), (StatusCode::NO_MATCHING_LOCK, Some(Errno::IO.raw_os_error())));
         assert_eq!(std::fs::read(dir.path().join("f")).unwrap(), b"with the lock");
         // The client has opened it again, and may have set the locks again.
         other.open();

@@ -46,7 +46,7 @@ pub(crate) const HANGS: Failure = Failure::Refused(
 
 /// The locks that the client had in the file are lost (`lost_locks.rs`).
 pub(crate) const LOCKS_LOST: Failure = Failure::Refused(
-    StatusCode::FAILURE,
+    StatusCode::NO_MATCHING_LOCK,
     Errno::IO,
     "the locks of the file have ended with another connection",
 );

@@ -6,6 +6,8 @@ use sftp::{Error, StatusCode};
 /// The errno of a failed request.
 pub(crate) fn from_sftp(error: &Error) -> Errno {
     match error {
+        // Another connection is lost, and with it all handles of the file.
+        Error::Status { code: StatusCode::NO_MATCHING_LOCK, .. } => Errno::EHOSTDOWN,
         Error::Status { errno: Some(errno), .. } => from_server(Errno::from_raw(*errno)),
         Error::Status { code, .. } => from_status(*code),
         Error::Unsupported(_) => Errno::EOPNOTSUPP,
@@ -87,7 +89,11 @@ mod tests {
             assert_eq!(from_sftp(&exact(errno.raw())), Errno::EIO);
             assert_eq!(from_handle(&exact(errno.raw())), Errno::EIO);
         }
+        let code = StatusCode::NO_MATCHING_LOCK;
+        let locks_lost =
+            Error::Status { code, message: String::new(), errno: Some(Errno::EIO.raw()) };
         for (error, errno) in [
+            (locks_lost, Errno::EHOSTDOWN),
             (Error::Unsupported("fsync"), Errno::EOPNOTSUPP),
             (Error::TooMuch("path"), Errno::ENAMETOOLONG),
             (Error::Closed, Errno::EBADF),

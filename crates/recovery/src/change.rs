@@ -197,6 +197,11 @@ impl Core {
                     handle.file.mark_lost(epoch);
                     break (pending, Some(Errno::ESTALE));
                 }
+                // Another change was lost, and this one is replayed with it.
+                Err(_) if handle.is_reopened_since(epoch) => {
+                    pending.lost(true);
+                    break (pending, None);
+                }
                 Err(errno) if pending.is_final_error() => return Err(errno),
                 Err(_) => break (pending, None),
             }

@@ -67,6 +67,29 @@ async fn a_write_after_a_loss_waits_for_the_replay() {
     assert_eq!(read.unwrap().to_vec(), b"firsecond");
 }
 
+/// The server refuses the second write because of the loss that the first one has noticed.
+#[tokio::test(start_paused = true)]
+async fn an_error_of_a_write_that_is_replayed_is_void() {
+    let stage = Stage::new();
+    let fh = stage.create("f").await;
+    let (lost, refused) = (stage.faulty.hold(Call::Write, 1), stage.faulty.hold(Call::Write, 2));
+    stage.faulty.fail(Call::Write, 1, Errno::EHOSTDOWN);
+    stage.faulty.fail(Call::Write, 2, Errno::EIO);
+    let reopening = stage.faulty.hold(Call::Open, 1);
+    let recovering = &stage.recovering;
+    let mut first = recovering.write(fh, 0, Bytes::from_static(b"first"));
+    let mut second = recovering.write(fh, 3, Bytes::from_static(b"second"));
+    assert!(poll_once(&mut first).is_pending() && poll_once(&mut second).is_pending());
+    lost.release();
+    assert!(poll_once(&mut first).is_pending());
+    reopening.arrived().await;
+    refused.release();
+    assert!(poll_once(&mut second).is_pending());
+    reopening.release();
+    assert_eq!(tokio::join!(first, second), (Ok(()), Ok(())));
+    assert_eq!(stage.content("f"), "firsecond");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_write_is_not_replayed() {
     let stage = Stage::new();

@@ -23,6 +23,9 @@ impl StatusCode {
     pub const CONNECTION_LOST: StatusCode = StatusCode(7);
     /// The server does not support or does not allow the operation.
     pub const OP_UNSUPPORTED: StatusCode = StatusCode(8);
+    /// Of draft-ietf-secsh-filexfer-13, where an unlock gets it. `sshoal helper`: the locks under
+    /// which the client has sent the request have ended with another connection.
+    pub const NO_MATCHING_LOCK: StatusCode = StatusCode(31);
 
     /// The meaning of the code, in words.
     pub fn text(self) -> &'static str {
@@ -36,6 +39,7 @@ impl StatusCode {
             StatusCode::NO_CONNECTION => "no connection",
             StatusCode::CONNECTION_LOST => "connection lost",
             StatusCode::OP_UNSUPPORTED => "operation unsupported",
+            StatusCode::NO_MATCHING_LOCK => "no matching lock",
             _ => "unknown status",
         }
     }
