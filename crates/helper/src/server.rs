@@ -476,6 +476,15 @@ pub(crate) fn may_be_overtaken(request: &Request<'_>) -> bool {
     )
 }
 
+/// Whether the request closes a handle, or ends or cancels a lock.
+pub(crate) fn releases(request: &Request<'_>) -> bool {
+    use LockRequest::{Cancel, Set};
+    matches!(
+        request,
+        Request::Close { .. } | Request::Lock { lock: Set { kind: None, .. } | Cancel { .. }, .. }
+    )
+}
+
 /// Whether the request could change a file.
 fn changes(request: &Request<'_>) -> bool {
     match request {

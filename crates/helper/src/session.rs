@@ -46,6 +46,11 @@ pub(crate) const MAX_REQUESTS: usize = 128;
 /// or write takes as much memory as any other.
 const MAX_HUNG: usize = 512;
 
+/// Requests beside these that close handles or end locks, at most. They are small. A client does
+/// not send one again that was refused, so the handle or the lock would stay until the session
+/// ends.
+const MAX_RELEASES: usize = 512;
+
 /// Time for which a file system that hangs has executed nothing.
 const HUNG: Duration = Duration::from_secs(5);
 
@@ -229,15 +234,16 @@ impl State {
     /// Whether no other request may be added. Those for file systems that hang keep no room from
     /// others.
     fn is_full(&self) -> bool {
-        let len = self.schedule.len();
-        len >= MAX_REQUESTS && len - self.schedule.hung(HUNG).len().min(MAX_HUNG) >= MAX_REQUESTS
+        let (len, most) = (self.schedule.len(), MAX_HUNG + MAX_RELEASES);
+        len >= MAX_REQUESTS && len - self.schedule.hung(HUNG).len().min(most) >= MAX_REQUESTS
     }
 
     /// Whether this file system hangs, and too many requests are for such ones.
-    fn has_no_room_for(&self, device: Device) -> bool {
-        self.schedule.len() >= MAX_HUNG && {
+    fn has_no_room_for(&self, device: Device, request: &Request<'_>) -> bool {
+        let most = MAX_HUNG + if server::releases(request) { MAX_RELEASES } else { 0 };
+        self.schedule.len() >= most && {
             let hung = self.schedule.hung(HUNG);
-            hung.len() >= MAX_HUNG && hung.contains(&device)
+            hung.len() >= most && hung.contains(&device)
         }
     }
 
@@ -354,7 +360,7 @@ impl Session {
                 file_system = self.server.file_system(&request);
                 state = self.state();
             }
-            if file_system.is_some_and(|it| state.has_no_room_for(it.device)) {
+            if file_system.is_some_and(|it| state.has_no_room_for(it.device, &request)) {
                 drop(state);
                 if matches!(request, Request::Opendir { .. }) {
                     self.server.handles.forget(id);

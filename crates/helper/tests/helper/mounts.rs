@@ -332,6 +332,32 @@ fn requests_that_hang_keep_neither_threads_nor_room_from_others() {
     client.end().unwrap();
 }
 
+/// The client does not send them again.
+#[test]
+fn a_close_and_an_unlock_are_not_refused_however_many_requests_hang() {
+    let Some((_dir, hung, mut client)) = with_hung() else { return };
+    let device = hung.device.as_ref().unwrap().try_clone().unwrap();
+    let server = thread::spawn(move || open_files(&device));
+    let (attrs, flags) = (FileAttrs::default(), OpenFlags::READ | OpenFlags::WRITE);
+    let handle = &client.handle(Request::Open { path: b"hung/file", flags, attrs });
+    let write = |id| (id, Request::Write { handle, offset: 0, data: b"data" });
+    client.send(&(100..613).map(write).collect::<Vec<_>>());
+    let refused = client.receive();
+    assert!(matches!(refused, (612, Reply::Status { errno: Some(110), .. })), "{refused:?}");
+    let owner = LockOwner { family: LockFamily::Posix, number: 1 };
+    let lock = LockRequest::Set { owner, range: LockRange::WHOLE, kind: None, wait_ms: 0 };
+    client.send(&[(1, Request::Lock { handle, lock }), (2, Request::Close { handle })]);
+    assert!(matches!(client.call(Request::Stat { path: b"f" }), Reply::Attrs(_)));
+    drop(hung);
+    server.join().unwrap();
+    for _ in 0..514 {
+        let (id, reply) = client.receive();
+        let is_refused = matches!(reply, Reply::Status { errno: Some(110), .. });
+        assert!(!is_refused, "{id}: {reply:?}");
+    }
+    client.end().unwrap();
+}
+
 /// What identifies an entry, from the reply to a request for its attributes.
 type Identity = (Option<(u64, u64)>, Option<ExactTime>);
 
