@@ -9,6 +9,7 @@ use bytes::Bytes;
 use sftp::codec::ExactAttrs;
 use sftp::{Client, Counters, Extension, FileAttrs, OpenFlags, Options};
 use tokio::sync::{Notify, OnceCell};
+use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::config::Config;
@@ -242,6 +243,11 @@ async fn expand(client: &Client, base: &[u8]) -> Result<Vec<u8>, Error> {
 
 /// The watchdog: ends a session that does not respond or whose carrier has ended, and logs the end
 /// of any session. It has a timer only while requests are in flight.
+///
+/// The helper may execute a request for as long as a file system of the server does not answer, and
+/// answers others meanwhile. So after half of the limit it gets another request, for the root,
+/// whose reply ends the silence. If it cannot answer that either, the session is of no use. Another
+/// server answers one request after the other.
 async fn watch(session: Weak<Session>, name: String, stall_limit: Duration) {
     let Some(closed) = session.upgrade().map(|session| session.client.closed()) else { return };
     tokio::pin!(closed);
@@ -257,6 +263,7 @@ async fn watch(session: Weak<Session>, name: String, stall_limit: Duration) {
     tokio::pin!(carrier_closed);
     let interval = stall_limit / CHECKS_PER_LIMIT;
     let interval = interval.clamp(Duration::from_millis(1), LONGEST_INTERVAL);
+    let mut probe: Option<JoinHandle<_>> = None;
     loop {
         let Some(busy) = session.upgrade().map(|session| session.client.busy()) else { return };
         let ended = tokio::select! {
@@ -289,6 +296,13 @@ async fn watch(session: Weak<Session>, name: String, stall_limit: Duration) {
         let limit = if slow { stall_limit.saturating_mul(SLOW_FACTOR) } else { stall_limit };
         if activity.silent >= SILENT {
             session.is_silent.notify_one();
+        }
+        if session.is_helper()
+            && activity.silent >= stall_limit / 2
+            && probe.as_ref().is_none_or(JoinHandle::is_finished)
+            && let Ok(root) = session.path(&RemotePath::root())
+        {
+            probe = Some(tokio::spawn(session.client.stat(&root)));
         }
         if activity.silent >= limit {
             session.give_up(activity.silent).await;

@@ -215,6 +215,22 @@ pub(crate) async fn staged(extensions: &[Extension], config: Config) -> (Arc<Hos
     (host, actor)
 }
 
+/// As [`staged`], over the helper.
+pub(crate) async fn staged_helper(config: Config) -> (Arc<Host>, Actor) {
+    let (connector, mut stage) = Stage::new(&[Extension::Attrs]);
+    let config = Config { check_root: false, ..config };
+    let serve = async {
+        let mut actor = stage.recv().await.unwrap();
+        for code in [StatusCode::OK, StatusCode::NO_SUCH_FILE, StatusCode::NO_SUCH_FILE] {
+            let id = actor.receive(|id, _| id).await;
+            actor.fail(id, code).await;
+        }
+        actor
+    };
+    let (host, actor) = tokio::join!(Host::connect(Arc::new(connector), config), serve);
+    (Arc::new(host.unwrap()), actor)
+}
+
 /// As [`staged`], with what receives the servers of later sessions.
 pub(crate) async fn staged_with_later(
     extensions: &[Extension],

@@ -11,7 +11,7 @@ use host::{Config, Host};
 use sftp::codec::{LockRequest, Reply, Request};
 use sftp::{Extension, FileAttrs, OpenFlags as Wire, StatusCode};
 
-use super::peer::{Actor, path, staged, staged_with_later};
+use super::peer::{Actor, path, staged, staged_helper, staged_with_later};
 
 const READ: OpenFlags =
     OpenFlags { access: Access::Read, create: Create::Never, truncate: false, append: false };
@@ -515,6 +515,42 @@ async fn cancelling_the_boot_id_query_leaves_no_handle() {
     call.abort();
     assert!(call.await.unwrap_err().is_cancelled());
     actor.expect(Request::Close { handle: b"boot" }).await;
+}
+
+/// The reply to a request to the helper depends on a file system of the server.
+#[tokio::test]
+async fn a_request_that_hangs_at_the_helper_does_not_end_the_session() {
+    let stall_limit = Duration::from_secs(4);
+    let config = || Config { stall_limit, ..Config::default() };
+    let root = Request::Stat { path: b"." };
+    let (host, mut actor) = staged_helper(config()).await;
+    let at = path("f");
+    let serve = async {
+        let hung = actor.expect(Request::Lstat { path: b"f" }).await;
+        for _ in 0..3 {
+            let probe = actor.expect(root.clone()).await;
+            actor.attrs(probe, 0o040_755, 0).await;
+        }
+        actor.attrs(hung, 0o100_644, 7).await;
+    };
+    let (attr, ()) = tokio::join!(host.lstat(&at), serve);
+    assert_eq!(attr.unwrap().size, 7);
+    // The root hangs, too, or the connection.
+    let serve = async {
+        actor.expect(Request::Lstat { path: b"f" }).await;
+        actor.expect(root.clone()).await;
+    };
+    let (attr, ()) = tokio::join!(host.lstat(&at), serve);
+    assert_eq!(attr.unwrap_err(), Errno::ETIMEDOUT);
+    // Another server would not answer.
+    let (host, mut actor) = staged(&[], config()).await;
+    let serve = async {
+        actor.expect(Request::Lstat { path: b"f" }).await;
+        tokio::time::sleep(stall_limit - Duration::from_secs(1)).await;
+        actor.expect_nothing().await;
+    };
+    let (attr, ()) = tokio::join!(host.lstat(&at), serve);
+    assert_eq!(attr.unwrap_err(), Errno::ETIMEDOUT);
 }
 
 /// L1: the layer above checks what the lost mkdir has done. Otherwise the directory would keep the
