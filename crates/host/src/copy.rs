@@ -75,8 +75,9 @@ impl Host {
             let request = ChunkRequest::new(copy, route, &self.pool.flow, Some(ticket.clone()));
             match copied(to, chunk_request::one(None, request).await.1).await {
                 Ok(()) => done += part,
-                // Reports the bytes copied so far; the next call returns the error.
-                Err(_) if done > 0 => break,
+                // Reports the bytes copied so far; the next call returns the error. After a loss,
+                // some of this part may have been copied, too.
+                Err(errno) if done > 0 && !errno.is_loss() => break,
                 Err(errno) => return Err(errno),
             }
         }

@@ -517,6 +517,34 @@ async fn cancelling_the_boot_id_query_leaves_no_handle() {
     actor.expect(Request::Close { handle: b"boot" }).await;
 }
 
+/// Part of what was in flight may have been copied, which the layer above has to know.
+#[tokio::test]
+async fn a_copy_whose_second_part_is_lost_is_a_loss() {
+    let (host, mut actor) = staged(&[Extension::CopyData], Config::default()).await;
+    let from = open(&host, &mut actor, 20 << 20).await;
+    let target = path("g");
+    let serve = async {
+        let look = actor.expect(Request::Lstat { path: b"g" }).await;
+        let open = actor.receive(|id, _| id).await;
+        actor.attrs(look, 0o100_644, 0).await;
+        actor.handle(open, b"t").await;
+    };
+    let (opened, ()) = tokio::join!(host.open(&target, WRITE), serve);
+    let to = opened.unwrap().fh;
+    let serve = async {
+        for (handle, size) in [(&b"h"[..], 20 << 20), (b"t", 0)] {
+            let look = actor.expect(Request::Fstat { handle }).await;
+            actor.attrs(look, 0o100_644, size).await;
+        }
+        let first = actor.receive(|id, _| id).await;
+        actor.fail(first, StatusCode::OK).await;
+        actor.receive(|_, request| assert!(matches!(request, Request::CopyData { .. }))).await;
+        drop(actor);
+    };
+    let (copied, ()) = tokio::join!(host.copy((from, 0), (to, 0), 20 << 20), serve);
+    assert_eq!(copied, Err(Errno::EHOSTDOWN));
+}
+
 /// The reply to a request to the helper depends on a file system of the server.
 #[tokio::test]
 async fn a_request_that_hangs_at_the_helper_does_not_end_the_session() {
