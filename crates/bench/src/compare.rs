@@ -4,7 +4,8 @@
 //! 1. A figure is worse or better when it changed by more than the noise, which both runs show by
 //!    their spreads and their controls, and by more than the tolerance. All else is the same.
 //! 2. A regression is a figure of sshoal or one of its variants that is worse; or that used to be
-//!    measured and fails now, or has wrong data. What a peer does is shown, and does not decide.
+//!    measured and fails now, has wrong data, or is absent although the new run has its work and its
+//!    subject. What a peer does is shown, and does not decide.
 //! 3. Costs (CPU, bytes on the link, requests) that changed by more than their spread and the
 //!    tolerance are shown, and do not decide either: a faster program may well use more CPU.
 
@@ -27,7 +28,7 @@ use cost::COSTS;
 pub struct Comparison {
     /// Part by which a figure may be worse: 0.1 is 10 %.
     pub tolerance: f64,
-    /// Figures of both runs.
+    /// Figures of both runs, and those of the old run that the new one should have.
     pub changes: Vec<Change>,
     /// Costs that are known of both runs.
     pub costs: Vec<CostChange>,
@@ -82,6 +83,8 @@ pub enum Verdict {
     WrongData,
     /// It had values, and has none now.
     FailsNow,
+    /// It had values, and was not measured, although its work and its subject are in the new run.
+    Absent,
     /// Worse by more than noise and tolerance.
     Worse,
     /// Better by more than noise and tolerance, or it has a value for the first time.
@@ -95,6 +98,7 @@ impl Verdict {
         match self {
             Verdict::WrongData => "wrong data",
             Verdict::FailsNow => "fails now",
+            Verdict::Absent => "absent",
             Verdict::Worse => "worse",
             Verdict::Better => "better",
             Verdict::Same => "the same",
@@ -121,21 +125,24 @@ pub fn compare(old: &Results, new: &Results, tolerance: f64) -> Comparison {
     let (was_wrong, is_wrong) = (wrong_data(old), wrong_data(new));
     let runs = [(old, Index::of(old)), (new, Index::of(new))];
     let (mut changes, mut costs) = (Vec::new(), Vec::new());
-    for now in &after {
-        let name = (now.measure.clone(), now.subject.clone());
+    for earlier in &before {
+        let name = (earlier.measure.clone(), earlier.subject.clone());
         let measure = |results: &Results| {
             results.measures.iter().find(|measure| measure.id == name.0).cloned()
         };
         let same = |it: &&Summary| (&it.measure, &it.subject) == (&name.0, &name.1);
-        let (Some(measure), Some(earlier)) = (measure(new), before.iter().find(same)) else {
+        let now = after.iter().find(same);
+        if now.is_none() && !should_have(new, earlier) {
             continue;
-        };
+        }
+        let Some(measure) = measure(new).or_else(|| measure(old)) else { continue };
         let value = |summary: &Summary| (summary.n > 0).then_some(summary.spread.median);
-        let (old, new) = (value(earlier), value(now));
+        let (old, new) = (value(earlier), now.and_then(value));
         let ratio = old.zip(new).and_then(|(old, new)| ratio_of(new, old, measure.unit));
         let noise = noise(&runs, &name.0, &name.1);
         let verdict = match (old, new, ratio) {
             _ if is_wrong.contains(&name) && !was_wrong.contains(&name) => Verdict::WrongData,
+            (Some(_), None, _) if now.is_none() => Verdict::Absent,
             (Some(_), None, _) => Verdict::FailsNow,
             (None, Some(_), _) => Verdict::Better,
             (_, _, Some(ratio)) if ratio < (1.0 - tolerance).min(1.0 / noise) => Verdict::Worse,
@@ -148,6 +155,14 @@ pub fn compare(old: &Results, new: &Results, tolerance: f64) -> Comparison {
         changes.push(Change { measure, subject: name.1, old, new, ratio, noise, verdict });
     }
     Comparison { tolerance, notes: notes(old, new), changes, costs }
+}
+
+/// Whether a complete run with the work and the subject of this figure has it, too.
+fn should_have(run: &Results, figure: &Summary) -> bool {
+    let work = figure.measure.split('.').next().unwrap_or_default();
+    run.partial.is_none()
+        && run.settings.works.iter().any(|it| it == work)
+        && run.subjects.iter().any(|it| it.name == figure.subject)
 }
 
 /// Measures and subjects with wrong data.
@@ -198,6 +213,14 @@ fn notes(old: &Results, new: &Results) -> Vec<String> {
             notes.push(format!("The {which} run {few}"));
         }
     }
+    // A figure of a work or a subject that one run does not have is not compared.
+    let subjects = |run: &Results| {
+        let names: Vec<&str> = run.subjects.iter().map(|subject| &*subject.name).collect();
+        names.join(", ")
+    };
+    let works = |run: &Results| run.settings.works.join(", ");
+    let parts =
+        [("works", works(old), works(new)), ("subjects", subjects(old), subjects(new))].into_iter();
     // Older files have no quantities.
     let of_works = new.settings.quantities.iter().filter_map(|(name, now)| {
         let before = old.settings.quantities.get(name)?;
@@ -206,7 +229,9 @@ fn notes(old: &Results, new: &Results) -> Vec<String> {
     let others = circumstances(old).into_iter().zip(circumstances(new));
     let others = others.map(|((what, before), (_, now))| (what, before, now));
     let shown = |text: String| if text.is_empty() { "none".to_owned() } else { text };
-    for (what, before, now) in of_works.chain(others).filter(|(_, before, now)| before != now) {
+    for (what, before, now) in
+        parts.chain(of_works).chain(others).filter(|(_, before, now)| before != now)
+    {
         notes.push(format!("{what}: {} → {}", shown(before), shown(now)));
     }
     notes

@@ -109,15 +109,17 @@ pub fn counted(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// Reads a percentage as a fraction: `10%` is 0.1.
+/// Reads a percentage below 100 as a fraction: `10%` is 0.1.
 ///
 /// # Errors
 /// A message for the user.
 pub fn parse_percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).parse::<f64>().ok();
-    match number.filter(|number| (0.0..=1000.0).contains(number)) {
+    match number.filter(|number| (0.0..100.0).contains(number)) {
         Some(number) => Ok(number / 100.0),
-        None => Err(format!("'{}' is not a percentage such as 10%", text.escape_debug())),
+        None => {
+            Err(format!("'{}' is not a percentage below 100, such as 10%", text.escape_debug()))
+        }
     }
 }
 
@@ -179,7 +181,8 @@ mod tests {
     fn percentages() {
         assert_eq!(parse_percent("10%"), Ok(0.1));
         assert_eq!(parse_percent("2.5"), Ok(0.025));
-        for text in ["", "%", "ten", "-1%", "nan", "1001"] {
+        assert!(parse_percent("99.9").is_ok());
+        for text in ["", "%", "ten", "-1%", "nan", "100", "1001"] {
             assert!(parse_percent(text).is_err(), "{text}");
         }
     }

@@ -179,6 +179,36 @@ fn failing_and_wrong_data_are_regressions_and_recovery_is_none() {
 }
 
 #[test]
+fn a_figure_that_is_absent_from_its_work_is_a_regression() {
+    let mut old = run(&BEFORE, &BEFORE).results;
+    old.settings.works = ["iozone", "tree"].map(str::to_owned).into();
+    let mut new = old.clone();
+    new.samples.retain(|sample| sample.measure != FIND);
+    let comparison = compare(&old, &new, 0.1);
+    assert_eq!(verdict(&comparison, FIND, "sshoal"), Verdict::Absent);
+    assert_eq!(verdict(&comparison, FIND, "sshfs"), Verdict::Absent);
+    assert_eq!(comparison.regressions().count(), 1);
+    assert!(comparison.to_string().contains("absent     tree.find of sshoal"), "{comparison}");
+    // It was not done yet.
+    let partial = Results { partial: Some("interrupted".to_owned()), ..new };
+    assert_eq!(compare(&old, &partial, 0.1).regressions().count(), 0);
+}
+
+#[test]
+fn works_and_subjects_of_one_run_only_are_named() {
+    let mut old = run(&BEFORE, &BEFORE).results;
+    old.settings.works = ["iozone", "tree"].map(str::to_owned).into();
+    let mut new = old.clone();
+    new.settings.works.pop();
+    new.samples.retain(|sample| sample.measure != FIND && sample.subject != "sshfs");
+    new.subjects.retain(|subject| subject.name != "sshfs");
+    let comparison = compare(&old, &new, 0.1);
+    assert_eq!(comparison.regressions().count(), 0);
+    let subjects = "subjects: sshoal, sshfs, sshfs (control) → sshoal, sshfs (control)";
+    assert_eq!(comparison.notes, ["works: iozone, tree → iozone", subjects]);
+}
+
+#[test]
 fn circumstances_that_differ_are_named() {
     let old = run(&BEFORE, &BEFORE).results;
     let mut new = old.clone();

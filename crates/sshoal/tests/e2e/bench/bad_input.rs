@@ -19,7 +19,7 @@ fn names_and_quantities() {
         (&["--size", "0M"], "'0M' is not a size such as 64M or 16G"),
         (&["--size", "\u{1b}"], "'\\u{1b}' is not a size such as 64M or 16G"),
         (&["--size", "1K"], "less than a record"),
-        (&["--tolerance", "much"], "'much' is not a percentage such as 10%"),
+        (&["--tolerance", "much"], "'much' is not a percentage below 100, such as 10%"),
         (&["--link", "rtt=soon"], "--link 'rtt=soon'"),
         (&["--subject", "sshoal"], "not of the form NAME=COMMAND"),
         (&["--target", "=/mnt"], "not of the form NAME=DIR"),
