@@ -28,7 +28,8 @@ use cli::signals::HandledSignal;
 use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, printable};
 use control::place::{Host, Place};
 use control::{Wish, client};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, getpgrp, kill_process};
+use rustix::termios::tcgetpgrp;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::SignalKind;
 use tokio::sync::oneshot;
@@ -292,6 +293,13 @@ fn unless_signalled<T: Send + 'static>(
     })
 }
 
+/// Whether the terminal sends its signals to the process group of this process, and so also to the
+/// command.
+fn is_in_foreground() -> bool {
+    let terminal = std::fs::File::open("/dev/tty");
+    terminal.is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()))
+}
+
 /// Runs a command to its end. Signals of the terminal reach it as they reach this process; others
 /// are passed on. A signal that this process ignores, the command also ignores.
 fn supervise(command: Command) -> io::Result<Ended> {
@@ -309,8 +317,10 @@ fn supervise(command: Command) -> io::Result<Ended> {
                 signal = signals.next() => signal,
             };
             is_interrupted = true;
+            // A program may take a second Ctrl-C for another request.
+            let has_it = [Signal::INT, Signal::QUIT].contains(&signal) && is_in_foreground();
             let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
-            if let Some(pid) = pid.filter(|_| [Signal::TERM, Signal::HUP].contains(&signal)) {
+            if let Some(pid) = pid.filter(|_| !has_it) {
                 let _ = kill_process(pid, signal);
             }
         };
@@ -603,6 +613,25 @@ mod tests {
         });
         assert_eq!(ended.unwrap(), None);
         assert_eq!(unless_signalled(|| 7).unwrap(), Some(7));
+    }
+
+    /// Without a terminal, which would send these signals to the command, too.
+    #[test]
+    fn a_signal_to_this_process_alone_reaches_the_command() {
+        let test = "run::tests::a_signal_to_this_process_alone_reaches_the_command";
+        let mut own_session = Command::new("setsid");
+        own_session.arg("-w");
+        if !is_inside(own_session, test) {
+            return;
+        }
+        for (name, signal) in [("INT", Signal::INT), ("QUIT", Signal::QUIT), ("TERM", Signal::TERM)]
+        {
+            let mut command = Command::new("sh");
+            command.args(["-c", "kill -s \"$0\" \"$PPID\"; exec sleep 20", name]);
+            let ended = supervise(command).unwrap();
+            assert!(ended.is_interrupted);
+            assert_eq!(ended.status.signal(), Some(signal.as_raw()), "{name}");
+        }
     }
 
     #[test]
