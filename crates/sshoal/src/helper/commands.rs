@@ -59,7 +59,8 @@ pub enum State {
     Unfit { path: String, why: String },
 }
 
-/// Runs the command. The exit code of `status` is 1 if the helper does not serve.
+/// Runs the command at each host. The exit code is 1 if one failed, or if the helper does not serve
+/// at one.
 pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
     let (Command::Install { target, .. } | Command::Status(target) | Command::Remove(target)) =
         command;
@@ -84,19 +85,29 @@ pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
             Command::Install { .. } => EndSignals::new().ok(),
             Command::Status(_) | Command::Remove(_) => None,
         };
+        let mut is_stopped = false;
         let mut code = EXIT_OK;
         for connector in &connectors {
             let name = connector.name();
-            let (text, is_good) = match command {
+            let done = match command {
                 Command::Install { .. } => {
-                    install(&name, connector, architecture, signals.as_mut()).await?
+                    let stopped = stopped(signals.as_mut(), &mut is_stopped);
+                    install(&name, connector, architecture, stopped).await
                 }
-                Command::Status(_) => status(&name, connector, &option).await?,
-                Command::Remove(_) => remove(&name, connector).await?,
+                Command::Status(_) => status(&name, connector, &option).await,
+                Command::Remove(_) => remove(&name, connector).await,
             };
-            cli::print(&text)?;
-            if !is_good {
+            match &done {
+                Ok((text, _)) => {
+                    cli::print(text)?;
+                }
+                Err(problem) => eprintln!("sshoal: {problem}"),
+            }
+            if !done.is_ok_and(|(_, is_good)| is_good) {
                 code = EXIT_FAILURE;
+            }
+            if is_stopped {
+                break;
             }
         }
         anyhow::Ok(code)
@@ -135,20 +146,24 @@ fn connectors(target: &Target) -> Result<(Vec<Arc<SshConnector>>, Helper), Probl
     }
 }
 
+/// What was done at a host, and whether it is good.
 type Done = Result<(String, bool), Problem>;
+
+/// Waits for a signal, and sets `is_stopped` when it comes.
+async fn stopped(signals: Option<&mut EndSignals>, is_stopped: &mut bool) {
+    match signals {
+        Some(signals) => drop(signals.next().await),
+        None => std::future::pending().await,
+    }
+    *is_stopped = true;
+}
 
 async fn install(
     name: &str,
     connector: &Arc<SshConnector>,
     architecture: Option<&'static Architecture>,
-    signals: Option<&mut EndSignals>,
+    stopped: impl Future<Output = ()>,
 ) -> Done {
-    let stopped = async {
-        match signals {
-            Some(signals) => drop(signals.next().await),
-            None => std::future::pending().await,
-        }
-    };
     let installed = install::install(connector, architecture, stopped).await?;
     connector.record_helper(Some(&installed.path)).await;
     let (path, architecture) = (installed.path, installed.architecture);

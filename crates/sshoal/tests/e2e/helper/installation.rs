@@ -4,6 +4,7 @@ use std::fs;
 use std::io::Read;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
@@ -193,10 +194,7 @@ fn an_interrupted_installation_leaves_nothing() {
 fn an_installation_is_interrupted_at_each_host() {
     let (package, Some(site)) = (Package::new(), Site::new(&[])) else { return };
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = silent.local_addr().unwrap().port();
-    let known = fs::read_to_string(site.world.sshd().config_path()).unwrap();
-    let config = site.world.local("config");
-    fs::write(&config, format!("Host silent\nHostName 127.0.0.1\nPort {port}\n{known}")).unwrap();
+    let config = with_host(&site, "silent", silent.local_addr().unwrap().port());
     let mut command = package.program();
     command.args(["helper", "install"]).arg(format!("{},silent:", site.world.sshd().alias()));
     command.arg("-F").arg(config).stdin(Stdio::null()).stderr(Stdio::piped());
@@ -213,6 +211,38 @@ fn an_installation_is_interrupted_at_each_host() {
     let mut said = String::new();
     process.child().stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(said.contains("helper: interrupted, and not installed"), "{said}");
+}
+
+/// The configuration file of ssh with one more host, at this port of this machine.
+fn with_host(site: &Site, name: &str, port: u16) -> PathBuf {
+    let known = fs::read_to_string(site.world.sshd().config_path()).unwrap();
+    let config = site.world.local("config");
+    fs::write(&config, format!("Host {name}\nHostName 127.0.0.1\nPort {port}\n{known}")).unwrap();
+    config
+}
+
+#[test]
+fn a_host_that_fails_does_not_stop_the_others() {
+    let (package, Some(site)) = (Package::new(), Site::new(&[])) else { return };
+    let config = with_host(&site, "down", 1);
+    let hosts = format!("down,{}:", site.world.sshd().alias());
+    let helper = |command: &str| {
+        let mut program = package.program();
+        program.args(["helper", command, &hosts, "-F"]).arg(&config).stdin(Stdio::null());
+        crate::process::run(&mut program)
+    };
+    for (command, shown, is_there) in [
+        ("install", "testhost: installed ", true),
+        ("status", "testhost: the helper serves", true),
+        ("remove", "testhost: removed ", false),
+    ] {
+        let ended = helper(command);
+        assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+        assert!(ended.stderr.starts_with("sshoal: down: "), "{ended:?}");
+        assert!(ended.stderr.contains("Connection refused"), "{ended:?}");
+        assert!(ended.stdout.starts_with(shown), "{ended:?}");
+        assert_eq!(left(&site).is_empty(), !is_there, "{command}");
+    }
 }
 
 #[test]
