@@ -155,8 +155,7 @@ impl Text<'_> {
                 ("lookup", "miss", caches.lookup_misses),
                 ("attributes", "hit", caches.attribute_hits),
                 ("attributes", "miss", caches.attribute_misses),
-                ("open", "hit", caches.open_hits.saturating_sub(caches.open_prefetched)),
-                ("open", "prefetched", caches.open_prefetched),
+                ("open", "hit", caches.open_hits),
                 ("open", "miss", caches.open_misses),
                 ("read", "hit", caches.read_hits),
                 ("read", "prefetched", caches.read_prefetched),
@@ -170,6 +169,12 @@ impl Text<'_> {
                 let labels = [("mountpoint", mountpoint), ("cache", cache), ("result", result)];
                 out.sample("", &labels, count as f64);
             }
+        });
+        // Not a result of its own: a difference of counters that are read one after the other can
+        // decrease.
+        let help = "Hits of opens whose content was prefetched.";
+        self.number("sshoal_prefetched_opens_total", "counter", help, |it| {
+            it.counters.as_ref().map_or(0.0, |it| it.caches.open_prefetched as f64)
         });
         let help = "Opens whose content the kernel reads directly from the disk cache.";
         self.number("sshoal_passthrough_opens_total", "counter", help, |it| {
@@ -253,6 +258,7 @@ fn escaped(value: &str) -> String {
 mod tests {
     use super::super::interval::tests::sample;
     use super::*;
+    use control::counters::Caches;
 
     #[test]
     fn every_family_has_its_help_type_and_samples() {
@@ -274,6 +280,24 @@ mod tests {
             "sshoal_fuse_request_duration_seconds_sum{mountpoint=\"/a\",operation=\"read\"} 0.003",
         ] {
             assert!(text.lines().any(|it| it == line), "{line}\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_hit_stays_one_when_it_is_found_to_be_prefetched() {
+        let text = |open_hits, open_prefetched| {
+            let mut status = sample(1);
+            let caches = Caches { open_hits, open_prefetched, ..Caches::default() };
+            status.counters.as_mut().unwrap().caches = caches;
+            self::text(&[("/a", &status)])
+        };
+        let hits =
+            "sshoal_cache_requests_total{mountpoint=\"/a\",cache=\"open\",result=\"hit\"} 7\n";
+        for prefetched in [0, 3] {
+            let text = text(7, prefetched);
+            assert!(text.contains(hits), "{text}");
+            let own = format!("sshoal_prefetched_opens_total{{mountpoint=\"/a\"}} {prefetched}\n");
+            assert!(text.contains(&own), "{text}");
         }
     }
 
