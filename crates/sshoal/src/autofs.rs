@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cli::{OrProblem, Problem, printable};
+use nix::unistd::User;
 
 use crate::mount::server_arguments::{flag_words, portable};
 use crate::unit;
@@ -106,13 +107,8 @@ fn of_user(name: &str) -> Result<String, Problem> {
     if name.starts_with('-') || !is_valid {
         return Err(Problem::new(what(), "not a valid name"));
     }
-    let passwd = std::fs::read_to_string("/etc/passwd").or_problem("/etc/passwd")?;
-    let mut lines = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
-    let ids = lines.find_map(|fields| match fields[..] {
-        [own, _, uid, gid, ..] if own == name => Some((uid.to_owned(), gid.to_owned())),
-        _ => None,
-    });
-    let (uid, gid) = ids.ok_or_else(|| Problem::new(what(), "not in /etc/passwd"))?;
+    let user = User::from_name(name).or_problem(what())?;
+    let User { uid, gid, .. } = user.ok_or_else(|| Problem::new(what(), "no such user"))?;
     // A blank would end the options.
     let command = ["/sbin/runuser", "-u", name, "--", "ssh"].join("\\040");
     Ok(format!("ssh_command={command},uid={uid},gid={gid},allow_other"))
@@ -221,6 +217,6 @@ mod tests {
         assert!(!map(&arguments(&[""]), "").unwrap().contains("sshoal,"));
         let user = |name: &str| Arguments { user: Some(name.to_owned()), ..arguments(&[]) };
         assert!(said(&user("-x")).contains("not a valid name"));
-        assert!(said(&user("no-such-user")).contains("not in /etc/passwd"));
+        assert!(said(&user("no-such-user")).contains("user 'no-such-user': no such user"));
     }
 }
