@@ -18,12 +18,14 @@ const MOST_BYTES: usize = 64 << 10;
 const NUMBERS: [u64; 9] =
     [0, 1, 127, 255, 65_535, u32::MAX as u64, 1 << 33, i64::MAX as u64, u64::MAX];
 
-/// Runs `body` with each seed, then with random changes of them until `time` is over.
+/// Runs `body` with each seed, then with random changes of them until `time` is over. Without a
+/// seed, the empty input is one.
 ///
 /// # Panics
 ///
 /// When `body` does; the input is printed before.
 pub fn each(seeds: &[&[u8]], time: Duration, body: impl Fn(&[u8])) {
+    let seeds = if seeds.is_empty() { &[&[][..]] } else { seeds };
     let mut dice = Dice::new(1);
     let begun = Instant::now();
     let mut inputs = 0;
@@ -36,7 +38,7 @@ pub fn each(seeds: &[&[u8]], time: Duration, body: impl Fn(&[u8])) {
     };
     seeds.iter().for_each(|seed| try_one(seed));
     while begun.elapsed() < time {
-        let mut input = if seeds.is_empty() { Vec::new() } else { dice.pick(seeds).to_vec() };
+        let mut input = dice.pick(seeds).to_vec();
         for _ in 0..=dice.below(MOST_CHANGES) {
             change(&mut input, seeds, &mut dice);
         }
@@ -90,6 +92,18 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+
+    #[test]
+    fn no_seed_is_needed() {
+        let count = Cell::new(0);
+        let enough = catch_unwind(AssertUnwindSafe(|| {
+            each(&[], Duration::from_secs(60), |_| {
+                count.set(count.get() + 1);
+                assert!(count.get() < 1000, "enough");
+            });
+        }));
+        assert_eq!(enough.unwrap_err().downcast_ref(), Some(&"enough"));
+    }
 
     #[test]
     fn inputs_are_many_and_differ_and_a_panic_is_passed_on() {
