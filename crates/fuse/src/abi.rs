@@ -201,18 +201,6 @@ wire_structs! {
     }
     /// `fuse_interrupt_in`
     InterruptIn = 8 { unique: u64, }
-    /// `fuse_bmap_in`
-    BmapIn = 16 { block: u64, blocksize: u32, padding: u32, }
-    /// `fuse_bmap_out`
-    BmapOut = 8 { block: u64, }
-    /// `fuse_ioctl_in`
-    IoctlIn = 32 { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32, }
-    /// `fuse_ioctl_out`
-    IoctlOut = 16 { result: i32, flags: u32, in_iovs: u32, out_iovs: u32, }
-    /// `fuse_poll_in`
-    PollIn = 24 { fh: u64, kh: u64, flags: u32, events: u32, }
-    /// `fuse_poll_out`
-    PollOut = 8 { revents: u32, padding: u32, }
     /// `fuse_fallocate_in`
     FallocateIn = 32 { fh: u64, offset: u64, length: u64, mode: u32, padding: u32, }
     /// `fuse_lseek_in`

@@ -7,9 +7,9 @@
 //! It also drops the futures that are left when the session has ended. So:
 //!
 //! 1. An operation whose result the kernel returns later (a lookup counted by `lookup`, `mkdir`,
-//!    `mknod`, `symlink`, `link`, `create`, `tmpfile`; a handle of `open`, `opendir`, `create`,
-//!    `tmpfile`) takes effect **in the poll that returns it**. A future dropped earlier has counted
-//!    no lookup and left no handle open.
+//!    `mknod`, `symlink`, `link`, `create`; a handle of `open`, `opendir`, `create`) takes effect
+//!    **in the poll that returns it**. A future dropped earlier has counted no lookup and left no
+//!    handle open.
 //! 2. The session undoes a result that could not be delivered because the kernel had cancelled the
 //!    request: `forget(ino, 1)` for an entry, `release` or `releasedir` for a handle.
 //! 3. An entry pushed to a [`PlusSink`] counts as soon as it is pushed; see there.
@@ -25,8 +25,13 @@
 //! An [`Errno`] is returned to the caller unchanged. After `ENOSYS` the kernel does not send that
 //! request again for the life of the mount: for `open`, `opendir`, `flush`, `fsync`, `fsyncdir`,
 //! `access` and `release` this means success; `create` falls back to `mknod` and `open`, `statx` to
-//! `getattr`, and `lseek`, `copy_file_range`, `poll` to the kernel's own implementation; extended
-//! attributes become `EOPNOTSUPP`. A panic is answered with `EIO`.
+//! `getattr`, and `lseek`, `copy_file_range` to the kernel's own implementation; extended attributes
+//! become `EOPNOTSUPP`. A panic is answered with `EIO`.
+//!
+//! # What has no method
+//!
+//! `tmpfile`, `poll`, `bmap`, `ioctl` and `syncfs`. After `ENOSYS`, `O_TMPFILE` is `EOPNOTSUPP`, a
+//! file is always ready for poll(2), and syncfs(2) writes what the kernel has cached.
 
 use std::future::Future;
 use std::time::Duration;
@@ -38,18 +43,9 @@ use crate::attr::{AttrReply, Entry, SetAttr, Statfs, StatxReply};
 use crate::directory::{DirSink, PlusSink};
 use crate::open::Opened;
 use crate::operation::{
-    Context, CopyFileRange, Create, Ioctl, Lock, LockRequest, Open, Read, Release, Write,
+    Context, CopyFileRange, Create, Lock, LockRequest, Open, Read, Release, Write,
 };
 use crate::session::{Finished, Started};
-
-/// The reply to an `ioctl`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct IoctlReply {
-    /// The return value of `ioctl(2)`.
-    pub result: i32,
-    /// Data copied to the caller; at most the requested length.
-    pub data: Vec<u8>,
-}
 
 /// The reply of a default method.
 fn unsupported<T: Send>() -> impl Future<Output = Result<T>> + Send {
@@ -239,16 +235,6 @@ pub trait Filesystem: Send + Sync + 'static {
         ctx: &Context,
         parent: u64,
         name: &[u8],
-        create: &Create,
-    ) -> impl Future<Output = Result<(Entry, Opened)>> + Send {
-        unsupported()
-    }
-
-    /// Creates a file without a name, and opens it (`O_TMPFILE`).
-    fn tmpfile(
-        &self,
-        ctx: &Context,
-        parent: u64,
         create: &Create,
     ) -> impl Future<Output = Result<(Entry, Opened)>> + Send {
         unsupported()
@@ -446,40 +432,6 @@ pub trait Filesystem: Send + Sync + 'static {
         unsupported()
     }
 
-    /// The block of the device behind a block of the file. Only for mounts of block devices.
-    fn bmap(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        block: u64,
-        blocksize: u32,
-    ) -> impl Future<Output = Result<u64>> + Send {
-        unsupported()
-    }
-
-    /// A restricted `ioctl(2)`. By default `ENOTTY`.
-    fn ioctl(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        ioctl: &Ioctl,
-        data: &[u8],
-    ) -> impl Future<Output = Result<IoctlReply>> + Send {
-        std::future::ready(Err(Errno::ENOTTY))
-    }
-
-    /// The current events of `poll(2)`. `events` are the requested ones; notification of later ones
-    /// is not supported.
-    fn poll(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        fh: u64,
-        events: u32,
-    ) -> impl Future<Output = Result<u32>> + Send {
-        unsupported()
-    }
-
     /// Reserves or frees a range; `mode` is that of `fallocate(2)`.
     fn fallocate(
         &self,
@@ -512,11 +464,6 @@ pub trait Filesystem: Send + Sync + 'static {
         ino: u64,
         copy: &CopyFileRange,
     ) -> impl Future<Output = Result<u64>> + Send {
-        unsupported()
-    }
-
-    /// Makes everything durable (`syncfs(2)`). The kernel sends this for privileged mounts only.
-    fn syncfs(&self, ctx: &Context, ino: u64) -> impl Future<Output = Result<()>> + Send {
         unsupported()
     }
 }

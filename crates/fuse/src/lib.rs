@@ -52,13 +52,13 @@ pub use caller::Caller;
 pub use channel::{Channel, Device};
 pub use directory::{DirSink, NAME_MAX, PlusSink};
 pub use error::{Error, Result};
-pub use filesystem::{Filesystem, IoctlReply};
+pub use filesystem::Filesystem;
 pub use mount::{AccessTime, Mount, MountOptions, Visibility, unmount};
 pub use notify::Notifier;
 pub use open::{OpenReply, Opened};
 pub use operation::{
-    Context, CopyFileRange, Create, ForgetItems, Init, Ioctl, Lock, LockKind, LockRequest, Open,
-    Operation, Read, Release, Write,
+    Context, CopyFileRange, Create, ForgetItems, Init, Lock, LockKind, LockRequest, Open, Operation,
+    Read, Release, Write,
 };
 pub use passthrough::{BackingId, Passthrough};
 pub use ring::DEFAULT_DEPTH;

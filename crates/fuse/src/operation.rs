@@ -125,21 +125,6 @@ pub struct LockRequest {
     pub wait: bool,
 }
 
-/// A restricted `ioctl(2)`: its sizes follow from the command.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ioctl {
-    /// The open file.
-    pub fh: u64,
-    /// `FUSE_IOCTL_*`
-    pub flags: u32,
-    /// The command.
-    pub command: u32,
-    /// The argument: a number, or a pointer that is invalid in this process.
-    pub argument: u64,
-    /// Maximum length of the reply data.
-    pub out_size: u32,
-}
-
 /// A copy between two files of this file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyFileRange {
@@ -269,24 +254,10 @@ pub enum Operation<'a> {
         name: &'a [u8],
         create: Create,
     },
-    Tmpfile {
-        create: Create,
-    },
     Interrupt {
         unique: u64,
     },
-    Bmap {
-        block: u64,
-        blocksize: u32,
-    },
     Destroy,
-    Ioctl(Ioctl, &'a [u8]),
-    Poll {
-        fh: u64,
-        kh: u64,
-        flags: u32,
-        events: u32,
-    },
     NotifyReply,
     Fallocate {
         fh: u64,
@@ -304,7 +275,6 @@ pub enum Operation<'a> {
         copy: CopyFileRange,
         wide: bool,
     },
-    Syncfs,
     /// An unsupported request.
     Unknown {
         opcode: u32,

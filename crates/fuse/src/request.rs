@@ -10,8 +10,8 @@ use crate::abi::flags::{self, setattr};
 use crate::abi::{self, InHeader, Wire, opcode};
 use crate::attr::{SetAttr, SetTime};
 use crate::operation::{
-    CopyFileRange, Create, ForgetItems, Init, Ioctl, Lock, LockKind, LockRequest, Open, Operation,
-    Read, Release, Write,
+    CopyFileRange, Create, ForgetItems, Init, Lock, LockKind, LockRequest, Open, Operation, Read,
+    Release, Write,
 };
 
 /// Offset of the data in a WRITE request.
@@ -175,31 +175,10 @@ impl<'a> Body<'a> {
                 let create = self.create()?;
                 Operation::Create { name: self.name()?, create }
             }
-            // A name follows, "/" in existing kernels; it has no meaning.
-            opcode::TMPFILE => Operation::Tmpfile { create: self.create()? },
             opcode::INTERRUPT => {
                 Operation::Interrupt { unique: self.take::<abi::InterruptIn>()?.unique }
             }
-            opcode::BMAP => {
-                let abi::BmapIn { block, blocksize, .. } = self.take()?;
-                Operation::Bmap { block, blocksize }
-            }
             opcode::DESTROY => Operation::Destroy,
-            opcode::IOCTL => {
-                let wire: abi::IoctlIn = self.take()?;
-                let ioctl = Ioctl {
-                    fh: wire.fh,
-                    flags: wire.flags,
-                    command: wire.cmd,
-                    argument: wire.arg,
-                    out_size: wire.out_size,
-                };
-                Operation::Ioctl(ioctl, self.bytes(wire.in_size as usize)?)
-            }
-            opcode::POLL => {
-                let abi::PollIn { fh, kh, flags, events } = self.take()?;
-                Operation::Poll { fh, kh, flags, events }
-            }
             opcode::NOTIFY_REPLY => Operation::NotifyReply,
             opcode::FALLOCATE => {
                 let wire: abi::FallocateIn = self.take()?;
@@ -220,7 +199,6 @@ impl<'a> Body<'a> {
             opcode::COPY_FILE_RANGE_64 => {
                 Operation::CopyFileRange { copy: self.copy_file_range()?, wide: true }
             }
-            opcode::SYNCFS => Operation::Syncfs,
             opcode => Operation::Unknown { opcode },
         })
     }

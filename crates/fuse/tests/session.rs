@@ -270,6 +270,7 @@ fn malformed_and_unknown_requests_are_answered_and_the_session_continues() {
     assert_eq!(kernel.ask(opcode::WRITE, ROOT, b"short").error, libc::EIO);
     assert_eq!(kernel.ask(777, ROOT, b"").error, libc::ENOSYS);
     assert_eq!(kernel.ask(opcode::SYNCFS, ROOT, &[0; 8]).error, libc::ENOSYS);
+    assert_eq!(kernel.ask(opcode::IOCTL, ROOT, &[0; 32]).error, libc::ENOTTY);
     assert_eq!(kernel.ask(opcode::INIT, 0, &init_body(45)).error, libc::EIO);
     // These cannot be answered.
     rustix::io::write(&kernel.socket, b"not even a header").unwrap();

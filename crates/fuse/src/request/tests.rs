@@ -207,9 +207,11 @@ fn unknown_opcodes_are_reported() {
     parsed(48, b"", Operation::Unknown { opcode: 48 });
 }
 
-/// Every opcode of the header with a valid body: an unsupported one would be `Unknown`.
+/// Every opcode of the header with a valid body: an unsupported one is `Unknown`.
 #[test]
-fn every_opcode_is_served() {
+fn every_opcode_with_a_method_is_served() {
+    let unsupported =
+        [opcode::BMAP, opcode::IOCTL, opcode::POLL, opcode::SYNCFS, opcode::TMPFILE];
     // Zeros are a valid body for all fixed parts; names follow.
     let zeros_and_names = [&[0; 128][..], b"a\0b\0"].concat();
     for &number in opcode::ALL {
@@ -220,7 +222,7 @@ fn every_opcode_is_served() {
                 served |= !matches!(request.operation, Operation::Unknown { .. });
             }
         }
-        assert!(served, "{:?}", opcode::name(number));
+        assert_eq!(served, !unsupported.contains(&number), "{:?}", opcode::name(number));
     }
 }
 

@@ -152,7 +152,7 @@ impl Call {
     }
 
     fn kind(&self) -> usize {
-        // The parser has rejected unknown opcodes.
+        // An unknown opcode may be larger.
         (self.opcode as usize).min(KINDS - 1)
     }
 }

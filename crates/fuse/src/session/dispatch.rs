@@ -76,9 +76,6 @@ impl<F: Filesystem> Inner<F> {
             Operation::Interrupt { unique } => self.interrupted(unique),
             Operation::NotifyReply => {}
             Operation::Destroy => drop(self.write(origin, header.unique, 0, &[])),
-            Operation::Unknown { .. } => {
-                self.write(origin, header.unique, -libc::ENOSYS, &[]);
-            }
             // A second INIT is invalid.
             Operation::Init(_) => drop(self.write(origin, header.unique, -libc::EIO, &[])),
             operation if self.is_ending.load(Ordering::Relaxed) && is_new(&operation, &header) => {

@@ -70,14 +70,11 @@ impl Policy {
             | Operation::Readdir(_)
             | Operation::Readdirplus(_)
             | Operation::Fsyncdir { .. }
-            | Operation::Syncfs
             | Operation::Statfs
             | Operation::Getxattr { .. }
             | Operation::Listxattr { .. }
             | Operation::Access { .. }
             | Operation::Getlk(_)
-            | Operation::Bmap { .. }
-            | Operation::Poll { .. }
             | Operation::Lseek { .. } => Policy::Repeatable,
             _ => Policy::Changing,
         }

@@ -7,7 +7,7 @@ use base::Errno;
 use super::Inner;
 use super::accounting::Call;
 use super::reply::Listing;
-use crate::abi;
+use crate::abi::{self, opcode};
 use crate::directory::DirSink;
 use crate::filesystem::Filesystem;
 use crate::operation::{Context, Lock, LockKind, Operation};
@@ -98,9 +98,6 @@ impl<F: Filesystem> Inner<F> {
                 let name = name.to_vec();
                 run!(self, ctx, call, create(ino, &name, &create) => created(ctx, create.flags));
             }
-            Operation::Tmpfile { create } => {
-                run!(self, ctx, call, tmpfile(ino, &create) => created(ctx, create.flags));
-            }
             Operation::Read(read) => run!(self, ctx, call, read(ino, &read) => data(read.size)),
             Operation::Flush { fh, lock_owner } => {
                 run!(self, ctx, call, flush(ino, fh, lock_owner) => empty());
@@ -163,25 +160,6 @@ impl<F: Filesystem> Inner<F> {
                 run!(self, ctx, call, getlk(ino, &lock) => wire |lock| lock_out(&lock));
             }
             Operation::Setlk(lock) => run!(self, ctx, call, setlk(ino, &lock) => empty()),
-            Operation::Bmap { block, blocksize } => {
-                run!(self, ctx, call, bmap(ino, block, blocksize) => wire |block| abi::BmapOut { block });
-            }
-            Operation::Ioctl(ioctl, data) => {
-                let data = data.to_vec();
-                self.run(&ctx, call, move |reply| async move {
-                    match reply.filesystem().ioctl(&ctx, ino, &ioctl, &data).await {
-                        Ok(answer) if answer.data.len() > ioctl.out_size as usize => {
-                            reply.error(Errno::EIO);
-                        }
-                        Ok(answer) => reply.ioctl(&answer),
-                        Err(errno) => reply.error(errno),
-                    }
-                });
-            }
-            Operation::Poll { fh, events, .. } => {
-                run!(self, ctx, call, poll(ino, fh, events) =>
-                    wire |revents| abi::PollOut { revents, padding: 0 });
-            }
             Operation::Fallocate { fh, offset, len, mode } => {
                 run!(self, ctx, call, fallocate(ino, fh, offset, len, mode) => empty());
             }
@@ -199,14 +177,18 @@ impl<F: Filesystem> Inner<F> {
                 run!(self, ctx, call, copy_file_range(ino, &copy) =>
                     wire |copied| abi::WriteOut { size: copied as u32, padding: 0 });
             }
-            Operation::Syncfs => run!(self, ctx, call, syncfs(ino) => empty()),
+            Operation::Unknown { opcode } => {
+                // Some kernels would return ENOSYS to the caller of ioctl(2).
+                let is_ioctl = opcode == opcode::IOCTL;
+                let errno = if is_ioctl { Errno::ENOTTY } else { Errno::ENOSYS };
+                self.run(&ctx, call, move |reply| async move { reply.error(errno) });
+            }
             // Operations without a method, and WRITE with its buffer, are handled by dispatch.
             Operation::Forget { .. }
             | Operation::BatchForget { .. }
             | Operation::Interrupt { .. }
             | Operation::NotifyReply
             | Operation::Destroy
-            | Operation::Unknown { .. }
             | Operation::Init(_)
             | Operation::Write(..) => unreachable!("dispatch handles these itself"),
         }

@@ -14,7 +14,7 @@ use super::origin::Origin;
 use crate::abi::{self, OUT_HEADER_SIZE, Wire};
 use crate::attr::Entry;
 use crate::directory::PlusSink;
-use crate::filesystem::{Filesystem, IoctlReply};
+use crate::filesystem::Filesystem;
 use crate::open::Opened;
 use crate::operation::{Context, Release};
 
@@ -147,12 +147,6 @@ impl<F: Filesystem> Reply<F> {
             Ok(value) => self.bytes(&value),
             Err(errno) => self.error(errno),
         }
-    }
-
-    /// Replies to an ioctl.
-    pub(super) fn ioctl(mut self, answer: &IoctlReply) {
-        let out = abi::IoctlOut { result: answer.result, ..abi::IoctlOut::default() };
-        self.send(0, &[IoSlice::new(&encoded(&out)), IoSlice::new(&answer.data)]);
     }
 
     /// Replies with an entry, and forgets it if the kernel rejects the reply.
