@@ -67,7 +67,7 @@ impl Filesystem for Hello {
         ];
         // The offset of an entry is where the listing continues after it.
         for (next, (ino, kind, name)) in (1..).zip(entries).skip(offset as usize) {
-            if !sink.push(ino, next, kind, name) {
+            if !sink.push_name(ino, next, kind, name) {
                 break;
             }
         }

@@ -45,100 +45,55 @@ fn put_dirent(
 /// Initial length of a listing's buffer: the kernel's usual size. It grows as needed.
 const FIRST_CAPACITY: usize = 32 << 10;
 
-/// Collects the entries of a READDIR.
+/// Collects the entries of a listing. That of a READDIRPLUS has names with the result of their
+/// lookup, that of a READDIR has names alone.
+///
+/// A pushed [`Entry`] with an `ino` **counts as one lookup from the moment of the push**. The session
+/// forgets those that the kernel does not receive; the file system has nothing to undo.
 #[derive(Debug)]
 pub struct DirSink {
     buffer: Vec<u8>,
     capacity: usize,
-}
-
-impl DirSink {
-    /// A sink for a listing of up to `capacity` bytes.
-    pub fn new(capacity: usize) -> DirSink {
-        DirSink { buffer: Vec::with_capacity(capacity.min(FIRST_CAPACITY)), capacity }
-    }
-
-    /// Whether an entry with a name of this length fits.
-    pub fn has_room(&self, name_len: usize) -> bool {
-        self.buffer.len() + padded(abi::Dirent::SIZE + name_len) <= self.capacity
-    }
-
-    /// Adds an entry if there is room. `false` if not: the entry has to be added to the next
-    /// listing.
-    ///
-    /// `ino` is what `readdir(3)` shows. `next_offset` is the offset at which a listing after this
-    /// entry continues; it must not be zero. `.` and `..` are entries like any other. Without
-    /// `kind`, a program has to look the entry up.
-    pub fn push(
-        &mut self,
-        ino: u64,
-        next_offset: u64,
-        kind: impl Into<Option<FileKind>>,
-        name: &[u8],
-    ) -> bool {
-        if !acceptable(name) {
-            return true;
-        }
-        let size = padded(abi::Dirent::SIZE + name.len());
-        if self.buffer.len() + size > self.capacity {
-            return false;
-        }
-        put_dirent(&mut self.buffer, ino, next_offset, kind.into(), name);
-        true
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        &self.buffer
-    }
-}
-
-/// Collects the entries of a READDIRPLUS: names with the result of their lookup.
-///
-/// A pushed [`Entry`] with an `ino` **counts as one lookup from the moment of the push**. If the
-/// listing is not delivered to the kernel, the session forgets all of them; the file system has
-/// nothing to undo.
-#[derive(Debug)]
-pub struct PlusSink {
-    buffer: Vec<u8>,
-    capacity: usize,
+    plus: bool,
     /// Node ids whose lookups the kernel counts when it receives the listing.
     counted: Vec<u64>,
     /// Node ids whose lookups the file system counted for entries that were left out.
     refused: Vec<u64>,
 }
 
-impl PlusSink {
-    /// A sink for a listing of up to `capacity` bytes.
-    pub fn new(capacity: usize) -> PlusSink {
-        PlusSink {
-            buffer: Vec::with_capacity(capacity.min(FIRST_CAPACITY)),
-            capacity,
-            counted: Vec::new(),
-            refused: Vec::new(),
-        }
+impl DirSink {
+    /// A sink for a listing of up to `capacity` bytes; `plus`: with lookups.
+    pub fn new(capacity: usize, plus: bool) -> DirSink {
+        let buffer = Vec::with_capacity(capacity.min(FIRST_CAPACITY));
+        DirSink { buffer, capacity, plus, counted: Vec::new(), refused: Vec::new() }
     }
 
-    /// Whether an entry with a name of this length fits. To be asked before a look-up is counted.
+    /// Whether the listing has the results of lookups.
+    pub fn is_plus(&self) -> bool {
+        self.plus
+    }
+
+    /// Whether an entry with a name of this length fits. To be asked before a lookup is counted.
     pub fn has_room(&self, name_len: usize) -> bool {
-        let size = padded(abi::EntryOut::SIZE + abi::Dirent::SIZE + name_len);
-        self.buffer.len() + size <= self.capacity
+        let entry = if self.plus { abi::EntryOut::SIZE } else { 0 };
+        self.buffer.len() + padded(entry + abi::Dirent::SIZE + name_len) <= self.capacity
     }
 
-    /// Adds an entry and counts its look-up, unless there is no room: then the answer is `false`,
-    /// and neither happened.
+    /// Adds an entry and counts its lookup, unless there is no room: then it returns `false`, and
+    /// neither happened. Only the name is added to a listing without lookups.
     ///
-    /// `next_offset` as with [`DirSink::push`]. `.` and `..` must go through
-    /// [`PlusSink::push_name`], since the kernel never counts a look-up for them.
+    /// `next_offset` as with [`DirSink::push_name`]. `.` and `..` must go through that, since the
+    /// kernel never counts a lookup for them.
     pub fn push(&mut self, entry: &Entry, next_offset: u64, name: &[u8]) -> bool {
         if !self.has_room(name.len()) {
             return false;
         }
-        let dots = matches!(name, b"." | b"..");
-        if dots || !acceptable(name) {
+        let is_bare = !self.plus || matches!(name, b"." | b"..");
+        if is_bare || !acceptable(name) {
             if entry.ino != 0 {
                 self.refused.push(entry.ino);
             }
-            return !dots || self.push_name(entry.attr.ino, next_offset, entry.attr.kind, name);
+            return !is_bare || self.push_name(entry.attr.ino, next_offset, entry.attr.kind, name);
         }
         if entry.ino != 0 {
             self.counted.push(entry.ino);
@@ -148,7 +103,12 @@ impl PlusSink {
         true
     }
 
-    /// Adds a name alone (node id 0), so that the kernel looks it up when it wants to know more.
+    /// Adds a name alone if there is room. `false` if not: the name has to be added to the next
+    /// listing. With lookups it has node id 0, so that the kernel looks it up when it needs to.
+    ///
+    /// `ino` is what `readdir(3)` shows. `next_offset` is the offset at which a listing after this
+    /// entry continues; it must not be zero. `.` and `..` are entries like any other. Without
+    /// `kind`, a program has to look the entry up.
     pub fn push_name(
         &mut self,
         ino: u64,
@@ -162,7 +122,9 @@ impl PlusSink {
         if !self.has_room(name.len()) {
             return false;
         }
-        abi::EntryOut::default().put(&mut self.buffer);
+        if self.plus {
+            abi::EntryOut::default().put(&mut self.buffer);
+        }
         put_dirent(&mut self.buffer, ino, next_offset, kind.into(), name);
         true
     }
@@ -171,7 +133,7 @@ impl PlusSink {
         &self.buffer
     }
 
-    /// The look-ups to forget: those of left-out entries, and all others if the listing was not
+    /// The lookups to forget: those of left-out entries, and all others if the listing was not
     /// `delivered`.
     pub(crate) fn owed_forgets(&mut self, delivered: bool) -> Vec<u64> {
         let mut inos = std::mem::take(&mut self.refused);
@@ -202,10 +164,10 @@ mod tests {
     #[test]
     fn entries_fill_the_buffer_to_the_byte_and_no_further() {
         // 24 + 8, and 24 + 3 padded to 32.
-        let mut sink = DirSink::new(64);
-        assert!(sink.push(1, 1, FileKind::Regular, b"eight888"));
-        assert!(sink.push(2, 2, FileKind::Directory, b"abc"));
-        assert!(!sink.push(3, 3, FileKind::Regular, b"x"));
+        let mut sink = DirSink::new(64, false);
+        assert!(sink.push_name(1, 1, FileKind::Regular, b"eight888"));
+        assert!(sink.push_name(2, 2, FileKind::Directory, b"abc"));
+        assert!(!sink.push_name(3, 3, FileKind::Regular, b"x"));
         assert_eq!(sink.bytes().len(), 64);
         let mut second = &sink.bytes()[32..];
         let dirent = abi::Dirent::take(&mut second).unwrap();
@@ -215,18 +177,18 @@ mod tests {
 
     #[test]
     fn invalid_names_are_left_out_of_a_listing() {
-        let mut sink = DirSink::new(4096);
+        let mut sink = DirSink::new(4096, false);
         for name in [&b""[..], b"a/b", b"a\0b", &[b'x'; NAME_MAX + 1]] {
-            assert!(sink.push(1, 1, FileKind::Regular, name));
+            assert!(sink.push_name(1, 1, FileKind::Regular, name));
         }
         assert!(sink.bytes().is_empty());
-        assert!(sink.push(1, 1, FileKind::Regular, &[b'x'; NAME_MAX]));
+        assert!(sink.push_name(1, 1, FileKind::Regular, &[b'x'; NAME_MAX]));
     }
 
     #[test]
     fn only_undelivered_lookups_are_forgotten() {
         let full = || {
-            let mut sink = PlusSink::new(3 * 160 + 8);
+            let mut sink = DirSink::new(3 * 160 + 8, true);
             assert!(sink.push_name(1, 1, FileKind::Directory, b"."));
             assert!(sink.push(&entry(5), 2, b"five"));
             assert!(sink.push(&entry(7), 5, b"a/b"));
@@ -242,12 +204,21 @@ mod tests {
 
     #[test]
     fn lookups_of_dot_entries_are_never_counted() {
-        let mut sink = PlusSink::new(4096);
+        let mut sink = DirSink::new(4096, true);
         assert!(sink.push(&entry(5), 1, b".."));
         let mut bytes = sink.bytes();
         let wire = abi::EntryOut::take(&mut bytes).unwrap();
         assert_eq!(wire.nodeid, 0);
         assert_eq!(abi::Dirent::take(&mut bytes).unwrap().ino, 105);
         assert_eq!(sink.owed_forgets(true), [5]);
+    }
+
+    #[test]
+    fn a_listing_without_lookups_forgets_them() {
+        let mut sink = DirSink::new(32, false);
+        assert!(sink.push(&entry(5), 1, b"five"));
+        assert!(!sink.push(&entry(6), 2, b"none"));
+        assert_eq!(abi::Dirent::take(&mut sink.bytes()).unwrap().ino, 105);
+        assert_eq!((sink.bytes().len(), sink.owed_forgets(true)), (32, vec![5]));
     }
 }

@@ -12,7 +12,7 @@
 //!    handle open.
 //! 2. The session undoes a result that could not be delivered because the kernel had cancelled the
 //!    request: `forget(ino, 1)` for an entry, `release` or `releasedir` for a handle.
-//! 3. An entry pushed to a [`PlusSink`] counts as soon as it is pushed; see there.
+//! 3. An entry pushed to a [`DirSink`] counts as soon as it is pushed; see there.
 //! 4. `release`, `releasedir` and `forget` are never cancelled by a signal.
 //!
 //! # The contract about threads
@@ -40,7 +40,7 @@ use base::{Data, Errno, Result};
 use bytes::Bytes;
 
 use crate::attr::{AttrReply, Entry, SetAttr, Statfs, StatxReply};
-use crate::directory::{DirSink, PlusSink};
+use crate::directory::DirSink;
 use crate::open::Opened;
 use crate::operation::{
     Context, CopyFileRange, Create, Lock, LockRequest, Open, Read, Release, Write,
@@ -305,7 +305,8 @@ pub trait Filesystem: Send + Sync + 'static {
     }
 
     /// Lists from `offset` on: zero, or the `next_offset` of an earlier entry. An empty listing is
-    /// the end.
+    /// the end. If the sink [has lookups](DirSink::is_plus), the kernel wants the entries looked up,
+    /// too; only with [`Config::readdirplus`](crate::Config::readdirplus).
     fn readdir(
         &self,
         ctx: &Context,
@@ -313,19 +314,6 @@ pub trait Filesystem: Send + Sync + 'static {
         fh: u64,
         offset: u64,
         sink: &mut DirSink,
-    ) -> impl Future<Output = Result<()>> + Send {
-        unsupported()
-    }
-
-    /// Lists and looks up. After `ENOSYS` the kernel does **not** fall back to `readdir`: a file
-    /// system without it disables [`Config::readdirplus`](crate::Config::readdirplus).
-    fn readdirplus(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        fh: u64,
-        offset: u64,
-        sink: &mut PlusSink,
     ) -> impl Future<Output = Result<()>> + Send {
         unsupported()
     }

@@ -50,7 +50,7 @@ pub use attr::{
 };
 pub use caller::Caller;
 pub use channel::{Channel, Device};
-pub use directory::{DirSink, NAME_MAX, PlusSink};
+pub use directory::{DirSink, NAME_MAX};
 pub use error::{Error, Result};
 pub use filesystem::Filesystem;
 pub use mount::{AccessTime, Mount, MountOptions, Visibility, unmount};

@@ -235,8 +235,11 @@ pub enum Operation<'a> {
     Opendir {
         flags: i32,
     },
-    Readdir(Read),
-    Readdirplus(Read),
+    /// `plus`: with lookups.
+    Readdir {
+        read: Read,
+        plus: bool,
+    },
     Releasedir {
         fh: u64,
         flags: i32,

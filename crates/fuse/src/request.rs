@@ -120,8 +120,8 @@ impl<'a> Body<'a> {
                 Operation::Open(Open { flags: flags as i32, kill_suidgid })
             }
             opcode::READ => Operation::Read(self.read()?),
-            opcode::READDIR => Operation::Readdir(self.read()?),
-            opcode::READDIRPLUS => Operation::Readdirplus(self.read()?),
+            opcode::READDIR => Operation::Readdir { read: self.read()?, plus: false },
+            opcode::READDIRPLUS => Operation::Readdir { read: self.read()?, plus: true },
             opcode::WRITE => self.write()?,
             opcode::STATFS => Operation::Statfs,
             opcode::RELEASE => {

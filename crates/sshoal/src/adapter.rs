@@ -14,7 +14,7 @@ use base::{
     LockRange, Name, OnDrop, RenameMode, Result, Seek, SetXattr,
 };
 use bytes::Bytes;
-use fuse::{Caller, Context, Create, DirSink, LockRequest, Open, PlusSink, SetTime};
+use fuse::{Caller, Context, Create, DirSink, LockRequest, Open, SetTime};
 use vfs::{EntrySink, Eviction, Handle, Ino, ListedEntry, LookupResult, OpenRequest, Stat, Vfs};
 
 use crate::attributes::{Attribute, Attributes, digest_value};
@@ -174,14 +174,6 @@ impl Adapter {
         self.repeater.as_deref().and_then(answer)
     }
 
-    async fn list(&self, ino: u64, fh: u64, offset: u64, sink: &mut Sink<'_>) -> Result<()> {
-        let plus = matches!(sink, Sink::Plus(_));
-        match &self.no_open {
-            Some(no_open) => no_open.readdir(&self.vfs, ino, offset, plus, sink).await,
-            None => self.vfs.readdir(vfs::DirHandle(fh), offset, plus, sink).await,
-        }
-    }
-
     /// The reply to an open: the handle, and how the kernel reads and caches the file.
     fn opened(&self, ino: u64, opened: vfs::Opened) -> Result<fuse::Opened> {
         if opened.invalidate_attributes {
@@ -301,27 +293,18 @@ fn closer(caller: Caller) -> vfs::Caller {
 }
 
 /// The reply of a READDIR or a READDIRPLUS request.
-enum Sink<'a> {
-    Names(&'a mut DirSink),
-    Plus(&'a mut PlusSink),
-}
+struct Sink<'a>(&'a mut DirSink);
 
 impl EntrySink for Sink<'_> {
     fn has_room(&self, name: &[u8]) -> bool {
-        match self {
-            Sink::Names(sink) => sink.has_room(name.len()),
-            Sink::Plus(sink) => sink.has_room(name.len()),
-        }
+        self.0.has_room(name.len())
     }
 
     fn push(&mut self, listed: ListedEntry<'_>) {
         let ListedEntry { name, number, kind, next_offset, entry: found } = listed;
-        let fitted = match self {
-            Sink::Names(sink) => sink.push(number, next_offset, kind, name),
-            Sink::Plus(sink) => match &found {
-                Some(found) => sink.push(&entry(found), next_offset, name),
-                None => sink.push_name(number, next_offset, kind, name),
-            },
+        let fitted = match &found {
+            Some(found) => self.0.push(&entry(found), next_offset, name),
+            None => self.0.push_name(number, next_offset, kind, name),
         };
         debug_assert!(fitted, "there was room for it");
     }
@@ -708,18 +691,12 @@ impl fuse::Filesystem for Adapter {
         offset: u64,
         sink: &mut DirSink,
     ) -> Result<()> {
-        self.list(ino, fh, offset, &mut Sink::Names(sink)).await
-    }
-
-    async fn readdirplus(
-        &self,
-        _: &Context,
-        ino: u64,
-        fh: u64,
-        offset: u64,
-        sink: &mut PlusSink,
-    ) -> Result<()> {
-        self.list(ino, fh, offset, &mut Sink::Plus(sink)).await
+        let plus = sink.is_plus();
+        let sink = &mut Sink(sink);
+        match &self.no_open {
+            Some(no_open) => no_open.readdir(&self.vfs, ino, offset, plus, sink).await,
+            None => self.vfs.readdir(vfs::DirHandle(fh), offset, plus, sink).await,
+        }
     }
 
     async fn releasedir(&self, _: &Context, _: u64, fh: u64, _: i32) -> Result<()> {

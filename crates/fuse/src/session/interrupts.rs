@@ -67,8 +67,7 @@ impl Policy {
             | Operation::Flush { .. }
             | Operation::Fsync { .. }
             | Operation::Opendir { .. }
-            | Operation::Readdir(_)
-            | Operation::Readdirplus(_)
+            | Operation::Readdir { .. }
             | Operation::Fsyncdir { .. }
             | Operation::Statfs
             | Operation::Getxattr { .. }

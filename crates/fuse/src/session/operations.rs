@@ -8,7 +8,6 @@ use super::Inner;
 use super::accounting::Call;
 use super::reply::Listing;
 use crate::abi::{self, opcode};
-use crate::directory::DirSink;
 use crate::filesystem::Filesystem;
 use crate::operation::{Context, Lock, LockKind, Operation};
 
@@ -112,21 +111,12 @@ impl<F: Filesystem> Inner<F> {
             Operation::Opendir { flags } => {
                 run!(self, ctx, call, opendir(ino, flags) => opened_dir(ctx, ino, flags));
             }
-            Operation::Readdir(read) => self.run(&ctx, call, move |reply| async move {
-                let mut sink = DirSink::new(read.size as usize);
-                let filesystem = reply.filesystem();
-                match filesystem.readdir(&ctx, ino, read.fh, read.offset, &mut sink).await {
-                    Ok(()) => reply.bytes(sink.bytes()),
-                    Err(errno) => reply.error(errno),
-                }
-            }),
-            Operation::Readdirplus(read) => {
-                let mut listing = Listing::new(self, read.size);
+            Operation::Readdir { read, plus } => {
+                let mut listing = Listing::new(self, read.size, plus);
                 self.run(&ctx, call, move |reply| async move {
                     let filesystem = reply.filesystem();
                     let sink = &mut listing.sink;
-                    let result =
-                        filesystem.readdirplus(&ctx, ino, read.fh, read.offset, sink).await;
+                    let result = filesystem.readdir(&ctx, ino, read.fh, read.offset, sink).await;
                     reply.listing(result, listing);
                 });
             }

@@ -13,7 +13,7 @@ use super::accounting::Call;
 use super::origin::Origin;
 use crate::abi::{self, OUT_HEADER_SIZE, Wire};
 use crate::attr::Entry;
-use crate::directory::PlusSink;
+use crate::directory::DirSink;
 use crate::filesystem::Filesystem;
 use crate::open::Opened;
 use crate::operation::{Context, Release};
@@ -214,7 +214,7 @@ impl<F: Filesystem> Reply<F> {
         }
     }
 
-    /// Replies with a listing with lookups, and forgets them if the kernel rejects the reply.
+    /// Replies with a listing, and forgets its lookups if the kernel rejects the reply.
     pub(super) fn listing(mut self, result: Result<()>, mut listing: Listing<F>) {
         match result {
             Ok(()) => {
@@ -247,17 +247,17 @@ fn release<F: Filesystem>(entered: Entered<F>, ctx: Context, ino: u64, fh: u64, 
     });
 }
 
-/// A listing with lookups; they are forgotten if it is dropped before it was delivered.
+/// A listing; its lookups are forgotten if it is dropped before it was delivered.
 pub(super) struct Listing<F: Filesystem> {
-    pub(super) sink: PlusSink,
+    pub(super) sink: DirSink,
     inner: Arc<Inner<F>>,
     delivered: bool,
 }
 
 impl<F: Filesystem> Listing<F> {
     /// An empty one, for up to `size` bytes.
-    pub(super) fn new(inner: &Arc<Inner<F>>, size: u32) -> Listing<F> {
-        Listing { sink: PlusSink::new(size as usize), inner: inner.clone(), delivered: false }
+    pub(super) fn new(inner: &Arc<Inner<F>>, size: u32, plus: bool) -> Listing<F> {
+        Listing { sink: DirSink::new(size as usize, plus), inner: inner.clone(), delivered: false }
     }
 }
 

@@ -10,7 +10,7 @@ use base::{Data, Errno, FileKind, Result, Timestamp};
 use bytes::Bytes;
 use fuse::{
     Attr, AttrReply, BackingId, Context, Create, DirSink, Entry, Filesystem, LockKind, LockRequest,
-    Open, OpenReply, Opened, PlusSink, Read, Release, SetAttr, Started, Statfs, Write,
+    Open, OpenReply, Opened, Read, Release, SetAttr, Started, Statfs, Write,
 };
 use tokio::sync::watch;
 
@@ -481,26 +481,8 @@ impl Filesystem for Memory {
         offset: u64,
         sink: &mut DirSink,
     ) -> Result<()> {
-        let mut running = self.begin("readdir").await;
-        running.ended = true;
-        let state = self.state();
-        for (next, (name, ino)) in (1..).zip(&state.names).skip(offset as usize) {
-            if !sink.push(*ino, next, self.attr(&state, *ino)?.kind, name) {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    async fn readdirplus(
-        &self,
-        _ctx: &Context,
-        _ino: u64,
-        _fh: u64,
-        offset: u64,
-        sink: &mut PlusSink,
-    ) -> Result<()> {
-        let mut running = self.begin("readdirplus").await;
+        let plus = sink.is_plus();
+        let mut running = self.begin(if plus { "readdirplus" } else { "readdir" }).await;
         let names: Vec<_> = {
             let state = self.state();
             state.names.iter().map(|(name, ino)| (name.clone(), *ino)).collect()
@@ -519,12 +501,16 @@ impl Filesystem for Memory {
             }
             let pushed = {
                 let mut state = self.state();
-                let entry = self.entry(&mut state, ino)?;
-                sink.push(&entry, next, &name)
+                match plus {
+                    true => sink.push(&self.entry(&mut state, ino)?, next, &name),
+                    false => sink.push_name(ino, next, self.attr(&state, ino)?.kind, &name),
+                }
             };
             assert!(pushed, "there was room");
-            // An interrupt may come between two entries.
-            drop(self.begin("readdirplus entry").await);
+            if plus {
+                // An interrupt may come between two entries.
+                drop(self.begin("readdirplus entry").await);
+            }
         }
         running.ended = true;
         Ok(())

@@ -183,7 +183,7 @@ impl Filesystem for Quota {
     ) -> Result<()> {
         let state = self.state();
         for (next, (name, ino)) in (1..).zip(&state.names).skip(offset as usize) {
-            if !sink.push(*ino, next, FileKind::Regular, name) {
+            if !sink.push_name(*ino, next, FileKind::Regular, name) {
                 break;
             }
         }
