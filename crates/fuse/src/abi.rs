@@ -13,8 +13,7 @@ pub const MAJOR: u32 = 7;
 /// The minor version that this crate replies with. Later features (7.43 to 7.45) are negotiated by
 /// flags or by `ENOSYS`, not by the number.
 pub const MINOR: u32 = 42;
-/// The oldest supported minor version: Linux 5.4, which has the features that this crate requires
-/// (`FUSE_MAX_PAGES`, `FUSE_EXPLICIT_INVAL_DATA`).
+/// The oldest supported minor version: that of Linux 5.4.
 pub const MINOR_MIN: u32 = 31;
 /// The node id of the root directory.
 pub const ROOT_ID: u64 = 1;

@@ -232,12 +232,8 @@ pub struct SetAttr {
     pub atime: Option<SetTime>,
     /// New time of last change of the content.
     pub mtime: Option<SetTime>,
-    /// New time of last change of the inode; only kernels with a write-back cache send it.
-    pub ctime: Option<Timestamp>,
     /// The open file that is changed (`ftruncate`, and `O_TRUNC` of an open).
     pub fh: Option<u64>,
-    /// Owner of the truncation, for mandatory locks.
-    pub lock_owner: Option<u64>,
     /// Clear set-user-ID and set-group-ID bits.
     pub kill_suidgid: bool,
 }

@@ -42,9 +42,7 @@ use bytes::Bytes;
 use crate::attr::{AttrReply, Entry, SetAttr, Statfs, StatxReply};
 use crate::directory::DirSink;
 use crate::open::Opened;
-use crate::operation::{
-    Context, CopyFileRange, Create, Lock, LockRequest, Open, Read, Release, Write,
-};
+use crate::operation::{Context, CopyFileRange, Create, Lock, LockRequest, Open, Read, Write};
 use crate::session::{Finished, Started};
 
 /// The reply of a default method.
@@ -278,7 +276,8 @@ pub trait Filesystem: Send + Sync + 'static {
         &self,
         ctx: &Context,
         ino: u64,
-        release: &Release,
+        fh: u64,
+        flags: i32,
     ) -> impl Future<Output = Result<()>> + Send {
         std::future::ready(Ok(()))
     }

@@ -57,12 +57,11 @@ pub use mount::{AccessTime, Mount, MountOptions, Visibility, unmount};
 pub use notify::Notifier;
 pub use open::{OpenReply, Opened};
 pub use operation::{
-    Context, CopyFileRange, Create, ForgetItems, Init, Lock, LockKind, LockRequest, Open, Operation,
-    Read, Release, Write,
+    Context, CopyFileRange, Create, ForgetItems, Init, Lock, LockKind, LockRequest, Open,
+    Operation, Read, Write,
 };
 pub use passthrough::{BackingId, Passthrough};
 pub use ring::DEFAULT_DEPTH;
 pub use session::{
-    Cause, Config, Counters, DataInvalidation, End, Finished, Negotiated, OperationCounts, Session,
-    Started, Stopper,
+    Cause, Config, Counters, End, Finished, Negotiated, OperationCounts, Session, Started, Stopper,
 };

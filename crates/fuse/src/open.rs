@@ -40,14 +40,10 @@ pub struct OpenReply {
     pub direct_io: bool,
     /// Keeps the cached pages of this inode; without it, this open drops them.
     pub keep_cache: bool,
-    /// `lseek(2)` fails.
-    pub nonseekable: bool,
     /// Allows concurrent direct writes to this inode.
     pub parallel_direct_writes: bool,
     /// No `flush` at close.
     pub noflush: bool,
-    /// The listing may be cached for other opens (directories).
-    pub cache_dir: bool,
     /// Reads and writes go to this file instead, without a request. Only `direct_io`, `noflush` and
     /// `parallel_direct_writes` may be set in addition. All concurrent opens of one inode must use
     /// the same backing file, and none of them may be cached.
@@ -59,10 +55,8 @@ impl OpenReply {
         [
             (self.direct_io, fopen::DIRECT_IO),
             (self.keep_cache, fopen::KEEP_CACHE),
-            (self.nonseekable, fopen::NONSEEKABLE),
             (self.parallel_direct_writes, fopen::PARALLEL_DIRECT_WRITES),
             (self.noflush, fopen::NOFLUSH),
-            (self.cache_dir, fopen::CACHE_DIR),
             (self.passthrough.is_some(), fopen::PASSTHROUGH),
         ]
         .into_iter()
@@ -80,15 +74,13 @@ mod tests {
         let flags = OpenReply {
             direct_io: true,
             keep_cache: true,
-            nonseekable: true,
             parallel_direct_writes: true,
             noflush: true,
-            cache_dir: true,
             passthrough: None,
         };
         assert_eq!(
             Opened { fh: 9, flags }.wire(),
-            abi::OpenOut { fh: 9, open_flags: 0x6f, backing_id: 0 }
+            abi::OpenOut { fh: 9, open_flags: 0x63, backing_id: 0 }
         );
         assert_eq!(Opened::new(1).wire().open_flags, 0);
     }

@@ -50,8 +50,6 @@ pub struct Read {
     pub size: u32,
     /// Flags of the open file.
     pub flags: i32,
-    /// Owner of the read, for mandatory locks.
-    pub lock_owner: Option<u64>,
 }
 
 /// A write to a file; the data is passed separately.
@@ -67,23 +65,6 @@ pub struct Write {
     pub cached: bool,
     /// Clear set-user-ID and set-group-ID bits.
     pub kill_suidgid: bool,
-    /// Owner of the write, for mandatory locks.
-    pub lock_owner: Option<u64>,
-}
-
-/// The last close of an open file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Release {
-    /// The open file.
-    pub fh: u64,
-    /// Flags of the open file.
-    pub flags: i32,
-    /// The file has to be flushed first.
-    pub flush: bool,
-    /// Its `flock` locks have to be released.
-    pub flock_unlock: bool,
-    /// Owner of the close.
-    pub lock_owner: u64,
 }
 
 /// Type of a lock.
@@ -207,7 +188,10 @@ pub enum Operation<'a> {
     Read(Read),
     Write(Write, &'a [u8]),
     Statfs,
-    Release(Release),
+    Release {
+        fh: u64,
+        flags: i32,
+    },
     Fsync {
         fh: u64,
         datasync: bool,

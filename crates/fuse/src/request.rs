@@ -11,7 +11,7 @@ use crate::abi::{self, InHeader, Wire, opcode};
 use crate::attr::{SetAttr, SetTime};
 use crate::operation::{
     CopyFileRange, Create, ForgetItems, Init, Lock, LockKind, LockRequest, Open, Operation, Read,
-    Release, Write,
+    Write,
 };
 
 /// Offset of the data in a WRITE request.
@@ -126,13 +126,7 @@ impl<'a> Body<'a> {
             opcode::STATFS => Operation::Statfs,
             opcode::RELEASE => {
                 let wire: abi::ReleaseIn = self.take()?;
-                Operation::Release(Release {
-                    fh: wire.fh,
-                    flags: wire.flags as i32,
-                    flush: wire.release_flags & flags::RELEASE_FLUSH != 0,
-                    flock_unlock: wire.release_flags & flags::RELEASE_FLOCK_UNLOCK != 0,
-                    lock_owner: wire.lock_owner,
-                })
+                Operation::Release { fh: wire.fh, flags: wire.flags as i32 }
             }
             opcode::RELEASEDIR => {
                 let wire: abi::ReleaseIn = self.take()?;
@@ -232,26 +226,18 @@ impl<'a> Body<'a> {
 
     fn read(&mut self) -> Option<Read> {
         let wire: abi::ReadIn = self.take()?;
-        Some(Read {
-            fh: wire.fh,
-            offset: wire.offset,
-            size: wire.size,
-            flags: wire.flags as i32,
-            lock_owner: (wire.read_flags & flags::READ_LOCKOWNER != 0).then_some(wire.lock_owner),
-        })
+        let (fh, flags) = (wire.fh, wire.flags as i32);
+        Some(Read { fh, offset: wire.offset, size: wire.size, flags })
     }
 
     fn write(&mut self) -> Option<Operation<'a>> {
         let wire: abi::WriteIn = self.take()?;
-        let lock_owner =
-            (wire.write_flags & flags::WRITE_LOCKOWNER != 0).then_some(wire.lock_owner);
         let write = Write {
             fh: wire.fh,
             offset: wire.offset,
             flags: wire.flags as i32,
             cached: wire.write_flags & flags::WRITE_CACHE != 0,
             kill_suidgid: wire.write_flags & flags::WRITE_KILL_SUIDGID != 0,
-            lock_owner,
         };
         Some(Operation::Write(write, self.bytes(wire.size as usize)?))
     }
@@ -338,12 +324,7 @@ fn set_attr(wire: &abi::SetattrIn) -> Option<SetAttr> {
         size: given(setattr::SIZE).then_some(wire.size),
         atime: time(setattr::ATIME, setattr::ATIME_NOW, wire.atime, wire.atimensec)?,
         mtime: time(setattr::MTIME, setattr::MTIME_NOW, wire.mtime, wire.mtimensec)?,
-        ctime: match given(setattr::CTIME) {
-            true => Some(timestamp(wire.ctime, wire.ctimensec)?),
-            false => None,
-        },
         fh: given(setattr::FH).then_some(wire.fh),
-        lock_owner: given(setattr::LOCKOWNER).then_some(wire.lock_owner),
         kill_suidgid: given(setattr::KILL_SUIDGID),
     })
 }

@@ -53,7 +53,7 @@ use buffers::Buffers;
 use pending::Pending;
 
 pub use accounting::{Counters, Finished, OperationCounts};
-pub use config::{Config, DataInvalidation, Negotiated};
+pub use config::{Config, Negotiated};
 
 /// Passed to a file system when its session begins.
 #[derive(Clone, Debug)]

@@ -655,11 +655,11 @@ impl fuse::Filesystem for Adapter {
         self.vfs.flush_and_unlock(Handle(fh), Some(lock_owner), caller).await
     }
 
-    async fn release(&self, _: &Context, ino: u64, release: &fuse::Release) -> Result<()> {
-        if self.repeated(|it| it.closed(release.fh)).is_some() {
+    async fn release(&self, _: &Context, ino: u64, fh: u64, _: i32) -> Result<()> {
+        if self.repeated(|it| it.closed(fh)).is_some() {
             return Ok(());
         }
-        self.vfs.release(Handle(release.fh));
+        self.vfs.release(Handle(fh));
         if let Some(passthrough) = self.passthrough.get() {
             passthrough.release(ino);
         }

@@ -10,15 +10,11 @@ pub mod init {
     pub const BIG_WRITES: u64 = 1 << 5;
     pub const DONT_MASK: u64 = 1 << 6;
     pub const FLOCK_LOCKS: u64 = 1 << 10;
-    pub const AUTO_INVAL_DATA: u64 = 1 << 12;
     pub const DO_READDIRPLUS: u64 = 1 << 13;
-    pub const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub const ASYNC_DIO: u64 = 1 << 15;
-    pub const WRITEBACK_CACHE: u64 = 1 << 16;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     pub const MAX_PAGES: u64 = 1 << 22;
     pub const CACHE_SYMLINKS: u64 = 1 << 23;
-    pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const INIT_EXT: u64 = 1 << 30;
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
@@ -38,8 +34,6 @@ pub mod setattr {
     pub const FH: u32 = 1 << 6;
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
-    pub const LOCKOWNER: u32 = 1 << 9;
-    pub const CTIME: u32 = 1 << 10;
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
@@ -48,8 +42,6 @@ pub mod setattr {
 pub mod fopen {
     pub const DIRECT_IO: u32 = 1 << 0;
     pub const KEEP_CACHE: u32 = 1 << 1;
-    pub const NONSEEKABLE: u32 = 1 << 2;
-    pub const CACHE_DIR: u32 = 1 << 3;
     pub const NOFLUSH: u32 = 1 << 5;
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
     pub const PASSTHROUGH: u32 = 1 << 7;
@@ -59,18 +51,10 @@ pub mod fopen {
 pub const GETATTR_FH: u32 = 1 << 0;
 /// `fuse_open_in.open_flags`: clear set-user-ID and set-group-ID bits.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
-/// `fuse_read_in.read_flags`: `lock_owner` is valid.
-pub const READ_LOCKOWNER: u32 = 1 << 1;
 /// `fuse_write_in.write_flags`: from the page cache, `fh` is a guess.
 pub const WRITE_CACHE: u32 = 1 << 0;
-/// `fuse_write_in.write_flags`: `lock_owner` is valid.
-pub const WRITE_LOCKOWNER: u32 = 1 << 1;
 /// `fuse_write_in.write_flags`: clear set-user-ID and set-group-ID bits.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// `fuse_release_in.release_flags`: as a flush.
-pub const RELEASE_FLUSH: u32 = 1 << 0;
-/// `fuse_release_in.release_flags`: drop the `flock` locks of `lock_owner`.
-pub const RELEASE_FLOCK_UNLOCK: u32 = 1 << 1;
 /// `fuse_fsync_in.fsync_flags`: data only.
 pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 /// `fuse_lk_in.lk_flags`: a `flock` lock, not a POSIX one.

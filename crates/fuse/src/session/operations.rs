@@ -101,10 +101,9 @@ impl<F: Filesystem> Inner<F> {
             Operation::Flush { fh, lock_owner } => {
                 run!(self, ctx, call, flush(ino, fh, lock_owner) => empty());
             }
-            Operation::Release(release) => self.run(&ctx, call, move |reply| async move {
-                let result = reply.filesystem().release(&ctx, ino, &release).await;
-                reply.empty(result);
-            }),
+            Operation::Release { fh, flags } => {
+                run!(self, ctx, call, release(ino, fh, flags) => empty());
+            }
             Operation::Fsync { fh, datasync } => {
                 run!(self, ctx, call, fsync(ino, fh, datasync) => empty());
             }
@@ -121,10 +120,7 @@ impl<F: Filesystem> Inner<F> {
                 });
             }
             Operation::Releasedir { fh, flags } => {
-                self.run(&ctx, call, move |reply| async move {
-                    let result = reply.filesystem().releasedir(&ctx, ino, fh, flags).await;
-                    reply.empty(result);
-                });
+                run!(self, ctx, call, releasedir(ino, fh, flags) => empty());
             }
             Operation::Fsyncdir { fh, datasync } => {
                 run!(self, ctx, call, fsyncdir(ino, fh, datasync) => empty());

@@ -16,7 +16,7 @@ use crate::attr::Entry;
 use crate::directory::DirSink;
 use crate::filesystem::Filesystem;
 use crate::open::Opened;
-use crate::operation::{Context, Release};
+use crate::operation::Context;
 
 /// Maximum number of slices of one system call (`IOV_MAX`), including the header.
 const MAX_SLICES: usize = 1024;
@@ -242,8 +242,7 @@ fn encoded(wire: &impl Wire) -> Vec<u8> {
 fn release<F: Filesystem>(entered: Entered<F>, ctx: Context, ino: u64, fh: u64, flags: i32) {
     let runtime = entered.inner.runtime.clone();
     runtime.spawn(async move {
-        let release = Release { fh, flags, flush: false, flock_unlock: false, lock_owner: 0 };
-        let _ = entered.inner.filesystem.release(&ctx, ino, &release).await;
+        let _ = entered.inner.filesystem.release(&ctx, ino, fh, flags).await;
     });
 }
 

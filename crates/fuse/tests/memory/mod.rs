@@ -10,7 +10,7 @@ use base::{Data, Errno, FileKind, Result, Timestamp};
 use bytes::Bytes;
 use fuse::{
     Attr, AttrReply, BackingId, Context, Create, DirSink, Entry, Filesystem, LockKind, LockRequest,
-    Open, OpenReply, Opened, Read, Release, SetAttr, Started, Statfs, Write,
+    Open, OpenReply, Opened, Read, SetAttr, Started, Statfs, Write,
 };
 use tokio::sync::watch;
 
@@ -449,10 +449,10 @@ impl Filesystem for Memory {
         Ok(())
     }
 
-    async fn release(&self, _ctx: &Context, _ino: u64, release: &Release) -> Result<()> {
+    async fn release(&self, _ctx: &Context, _ino: u64, fh: u64, _flags: i32) -> Result<()> {
         let mut running = self.begin("release").await;
         running.ended = true;
-        assert!(self.state().handles.remove(&release.fh), "released twice");
+        assert!(self.state().handles.remove(&fh), "released twice");
         Ok(())
     }
 

@@ -323,8 +323,6 @@ fn session_config(request: &MountRequest, any_link: bool) -> fuse::Config {
         // A cached target would stay valid after its link was renamed to a place from which the
         // target leads out of the mount.
         cache_symlinks: any_link || open_modes::may_use_no_open(request),
-        // Otherwise, when a file has grown, pages with zeros after the old end would be shown.
-        data_invalidation: fuse::DataInvalidation::OnSize,
         // The kernel itself does not clear set-id bits at a write with O_DIRECT.
         handle_killpriv: true,
         passthrough: open_modes::may_use_passthrough(request),
