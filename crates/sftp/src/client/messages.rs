@@ -11,8 +11,8 @@ use super::{Client, Packet};
 use crate::codec::{
     DigestAlgorithm, DirectAddress, DirectRequest, Extension, FallocateMode, FileAttrs,
     FileContent, FileDigest, Limits, LockFound, LockRequest, NameEntry, OpenFlags, RemoteHandle,
-    RenameFlags, Reply, Request, SeekOffset, StatVfs, StatusCode, UsersGroups, WatchEvents,
-    WatchId, WatchRequest, Whence, XattrFlags, XattrNames, XattrValue,
+    RenameFlags, Reply, Request, SeekOffset, StatVfs, StatusCode, WatchEvents, WatchId,
+    WatchRequest, Whence, XattrFlags, XattrNames, XattrValue,
 };
 use crate::error::{Error, Result};
 
@@ -312,19 +312,6 @@ impl Client {
     pub fn expand_path(&self, of: &[u8]) -> Call<Bytes> {
         let request = Request::ExpandPath { path: of };
         self.call_extension(Extension::ExpandPath, &request, Expect::Name, path)
-    }
-
-    /// The home of a user; of the login for the empty name (`home-directory`).
-    pub fn home_directory(&self, user: &[u8]) -> Call<Bytes> {
-        let request = Request::HomeDirectory { user };
-        self.call_extension(Extension::HomeDirectory, &request, Expect::Name, path)
-    }
-
-    /// The names of users and groups (`users-groups-by-id@openssh.com`).
-    pub fn users_groups_by_id(&self, uids: &[u32], gids: &[u32]) -> Call<UsersGroups> {
-        let request = Request::UsersGroupsById { uids: uids.to_vec(), gids: gids.to_vec() };
-        let finish = |reply| Ok(UsersGroups::decode(&extended(reply)?)?);
-        self.call_extension(Extension::UsersGroupsById, &request, Expect::Extended, finish)
     }
 
     /// Sets a lock on an open file, or removes one (`lock@sshoal`). The server waits for at most

@@ -348,22 +348,6 @@ impl UsersGroups {
         }
         out.freeze()
     }
-
-    /// Decodes the body of an EXTENDED_REPLY.
-    pub fn decode(body: &Bytes) -> Result<UsersGroups, Malformed> {
-        let mut fields = Fields::new(body);
-        let mut names = || -> Result<Vec<Bytes>, Malformed> {
-            let mut list = Fields::new(fields.string()?);
-            let mut names = Vec::new();
-            while list.left() > 0 {
-                names.push(body.slice_ref(list.string()?));
-            }
-            Ok(names)
-        };
-        let (users, groups) = (names()?, names()?);
-        fields.finish()?;
-        Ok(UsersGroups { users, groups })
-    }
 }
 
 /// The algorithm of a `digest@sshoal`.

@@ -156,8 +156,8 @@ async fn names() {
     let here = here.to_str().unwrap();
     assert_eq!(client.realpath(b"").await.unwrap(), here);
     assert_eq!(client.realpath(b"b/..").await.unwrap(), here);
-    let home = client.home_directory(b"root").await.unwrap();
-    assert_eq!(client.expand_path(b"~root").await.unwrap(), home);
+    let home = client.expand_path(b"~root").await.unwrap();
+    assert!(home.starts_with(b"/"), "{home:?}");
 }
 
 #[tokio::test]
@@ -175,10 +175,6 @@ async fn the_rest_of_the_extensions() {
     assert_eq!(client.fstatvfs(&from).await.unwrap().fsid, figures.fsid);
     client.copy_data(&from, 2, 5, &to, 1).await.unwrap();
     assert_eq!(std::fs::read(dir.path().join("g")).unwrap(), b"\x0023456");
-
-    let names = client.users_groups_by_id(&[0, 4_000_000_000], &[0]).await.unwrap();
-    assert_eq!(names.users, [&b"root"[..], b""]);
-    assert_eq!(names.groups, [&b"root"[..]]);
 }
 
 #[tokio::test]
