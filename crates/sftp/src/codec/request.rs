@@ -302,7 +302,16 @@ impl<'a> Request<'a> {
 
     /// The kind, for counters.
     pub fn kind(&self) -> Kind {
-        let extension = match self {
+        match (self.extension(), self.message_type()) {
+            (Some(extension), _) => Kind::of_extension(extension),
+            (None, EXTENDED) => Kind(KINDS as u8 - 1),
+            (None, message_type) => Kind(message_type),
+        }
+    }
+
+    /// The extension that the request belongs to; `None` for one of version 3, or if it is unknown.
+    fn extension(&self) -> Option<Extension> {
+        Some(match self {
             Request::PosixRename { .. } => Extension::PosixRename,
             Request::Statvfs { .. } => Extension::Statvfs,
             Request::Fstatvfs { .. } => Extension::Fstatvfs,
@@ -330,12 +339,8 @@ impl<'a> Request<'a> {
             Request::Direct(_) => Extension::Direct,
             Request::Watch(_) => Extension::Watch,
             Request::Deflate { .. } => Extension::Deflate,
-            other => match other.message_type() {
-                EXTENDED => return Kind(KINDS as u8 - 1),
-                message_type => return Kind(message_type),
-            },
-        };
-        Kind::of_extension(extension)
+            _ => return None,
+        })
     }
 
     fn message_type(&self) -> u8 {
@@ -363,10 +368,9 @@ impl<'a> Request<'a> {
     }
 
     fn encode_fields(&self, data_len: usize, out: &mut BytesMut) {
-        let extended = |out: &mut BytesMut, extension: Extension, strings: &[&[u8]]| {
+        if let Some(extension) = self.extension() {
             put_string(out, extension.name().as_bytes());
-            strings.iter().for_each(|string| put_string(out, string));
-        };
+        }
         match self {
             Request::Open { path, flags, attrs } => {
                 put_string(out, path);
@@ -392,114 +396,94 @@ impl<'a> Request<'a> {
             | Request::Rmdir { path: bytes }
             | Request::Realpath { path: bytes }
             | Request::Stat { path: bytes }
-            | Request::Readlink { path: bytes } => put_string(out, bytes),
+            | Request::Readlink { path: bytes }
+            | Request::Statvfs { path: bytes }
+            | Request::Fstatvfs { handle: bytes }
+            | Request::Fsync { handle: bytes }
+            | Request::ExpandPath { path: bytes }
+            | Request::HomeDirectory { user: bytes }
+            | Request::Dirxattrs { path: bytes } => put_string(out, bytes),
             Request::Setstat { path: bytes, attrs }
             | Request::Fsetstat { handle: bytes, attrs }
-            | Request::Mkdir { path: bytes, attrs } => {
+            | Request::Mkdir { path: bytes, attrs }
+            | Request::Lsetstat { path: bytes, attrs } => {
                 put_string(out, bytes);
                 attrs.encode(out);
             }
             Request::Rename { from: first, to: second }
-            | Request::Symlink { target: first, link: second } => {
+            | Request::Symlink { target: first, link: second }
+            | Request::PosixRename { from: first, to: second }
+            | Request::Hardlink { existing: first, new: second } => {
                 put_string(out, first);
                 put_string(out, second);
             }
-            Request::PosixRename { from, to } => {
-                extended(out, Extension::PosixRename, &[from, to]);
-            }
-            Request::Statvfs { path } => extended(out, Extension::Statvfs, &[path]),
-            Request::Fstatvfs { handle } => extended(out, Extension::Fstatvfs, &[handle]),
-            Request::Hardlink { existing, new } => {
-                extended(out, Extension::Hardlink, &[existing, new]);
-            }
-            Request::Fsync { handle } => extended(out, Extension::Fsync, &[handle]),
-            Request::Lsetstat { path, attrs } => {
-                extended(out, Extension::Lsetstat, &[path]);
-                attrs.encode(out);
-            }
-            Request::Limits => extended(out, Extension::Limits, &[]),
-            Request::ExpandPath { path } => extended(out, Extension::ExpandPath, &[path]),
+            Request::Limits => {}
             Request::CopyData { from, from_offset, len, to, to_offset } => {
-                extended(out, Extension::CopyData, &[from]);
+                put_string(out, from);
                 out.put_u64(*from_offset);
                 out.put_u64(*len);
                 put_string(out, to);
                 out.put_u64(*to_offset);
             }
-            Request::HomeDirectory { user } => extended(out, Extension::HomeDirectory, &[user]),
             Request::UsersGroupsById { uids, gids } => {
-                extended(out, Extension::UsersGroupsById, &[]);
                 for ids in [uids, gids] {
                     put_sized(out, 0, |out| ids.iter().for_each(|id| out.put_u32(*id)));
                 }
             }
-            Request::Attrs { fields } => {
-                extended(out, Extension::Attrs, &[]);
-                out.put_u32(*fields);
-            }
+            Request::Attrs { fields } => out.put_u32(*fields),
             Request::Lock { handle, lock } => {
-                extended(out, Extension::Lock, &[]);
                 out.put_u8(lock.operation());
                 put_string(out, handle);
                 lock.encode(out);
             }
-            Request::Getxattr { path, name, flags } => {
-                extended(out, Extension::Getxattr, &[path, name]);
+            Request::Getxattr { path, name, flags }
+            | Request::Removexattr { path, name, flags } => {
+                put_string(out, path);
+                put_string(out, name);
                 out.put_u32(flags.0);
             }
             Request::Setxattr { path, name, value, flags } => {
-                extended(out, Extension::Setxattr, &[path, name, value]);
+                put_string(out, path);
+                put_string(out, name);
+                put_string(out, value);
                 out.put_u32(flags.0);
             }
             Request::Listxattr { path, flags } => {
-                extended(out, Extension::Listxattr, &[path]);
+                put_string(out, path);
                 out.put_u32(flags.0);
             }
-            Request::Removexattr { path, name, flags } => {
-                extended(out, Extension::Removexattr, &[path, name]);
-                out.put_u32(flags.0);
-            }
-            Request::Dirxattrs { path } => extended(out, Extension::Dirxattrs, &[path]),
             Request::Mknod { path, mode, major, minor } => {
-                extended(out, Extension::Mknod, &[path]);
+                put_string(out, path);
                 [mode, major, minor].into_iter().for_each(|number| out.put_u32(*number));
             }
             Request::Renameat2 { from, to, flags } => {
-                extended(out, Extension::Renameat2, &[from, to]);
+                put_string(out, from);
+                put_string(out, to);
                 out.put_u32(flags.0);
             }
             Request::Fallocate { handle, mode, offset, len } => {
-                extended(out, Extension::Fallocate, &[handle]);
+                put_string(out, handle);
                 out.put_u32(mode.0);
                 out.put_u64(*offset);
                 out.put_u64(*len);
             }
             Request::Lseek { handle, offset, whence } => {
-                extended(out, Extension::Lseek, &[handle]);
+                put_string(out, handle);
                 out.put_u64(*offset);
                 out.put_u32(whence.0);
             }
             Request::Digest { path, algorithm } => {
-                extended(out, Extension::Digest, &[path]);
+                put_string(out, path);
                 out.put_u32(algorithm.0);
             }
             Request::ReadFile { path, max_bytes, follow } => {
-                extended(out, Extension::ReadFile, &[path]);
+                put_string(out, path);
                 out.put_u32(*max_bytes);
                 out.put_u8((*follow).into());
             }
-            Request::Direct(request) => {
-                extended(out, Extension::Direct, &[]);
-                request.encode(out);
-            }
-            Request::Watch(watch) => {
-                extended(out, Extension::Watch, &[]);
-                watch.encode(out);
-            }
-            Request::Deflate { replies } => {
-                extended(out, Extension::Deflate, &[]);
-                out.put_u8((*replies).into());
-            }
+            Request::Direct(request) => request.encode(out),
+            Request::Watch(watch) => watch.encode(out),
+            Request::Deflate { replies } => out.put_u8((*replies).into()),
             Request::UnknownExtension { name, body } => {
                 put_string(out, name);
                 out.put_slice(body);
