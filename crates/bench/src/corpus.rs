@@ -7,7 +7,6 @@ pub mod content;
 pub mod tree;
 
 use std::convert::Infallible;
-use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -68,7 +67,7 @@ pub fn digest_file(path: &Path) -> io::Result<String> {
     let mut buffer = vec![0; content::PIECE_BYTES];
     loop {
         match file.read(&mut buffer)? {
-            0 => return Ok(hex(&hasher.finalize())),
+            0 => return Ok(hex::encode(hasher.finalize())),
             len => hasher.update(&buffer[..len]),
         }
     }
@@ -88,15 +87,7 @@ pub fn digest_blocks(bytes: u64, fill: impl Fn(u64, &mut [u8])) -> String {
         hasher.update(buffer);
         Ok::<_, Infallible>(())
     });
-    hex(&hasher.finalize())
-}
-
-/// Bytes in hexadecimal.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    hex::encode(hasher.finalize())
 }
 
 #[cfg(test)]

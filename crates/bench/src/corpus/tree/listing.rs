@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::corpus::{digest_file, hex};
+use crate::corpus::digest_file;
 use crate::quoting::shown;
 
 /// A line of a listing: `f DIGEST PATH` or `d - PATH`, and a line feed. `head` is what is before
@@ -56,7 +56,7 @@ impl Listing {
         for line in self.lines.values() {
             hash.update(line);
         }
-        hex(&hash.finalize())
+        hex::encode(hash.finalize())
     }
 }
 
