@@ -6,10 +6,11 @@ use std::io::{self, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use rustix::termios::{LocalModes, OptionalActions, Termios, isatty, tcgetattr, tcsetattr};
+use rustix::termios::{LocalModes, isatty};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 use crate::Destination;
+use crate::modes::ChangedModes;
 use crate::secret::Secret;
 
 /// The transport of the byte stream.
@@ -99,11 +100,9 @@ pub struct Password(Arc<Secret>);
 /// Maximum length of a password in bytes: the longest line of a terminal.
 pub(crate) const PASSWORD_MAX_BYTES: usize = 4095;
 
-/// The bytes of the keys that end or edit a line on a terminal.
+/// The bytes of the keys that end a line on a terminal.
 const INTERRUPT: u8 = 3;
 const END: u8 = 4;
-pub(crate) const ERASE: [u8; 2] = [8, 0x7F];
-pub(crate) const KILL: u8 = 0x15;
 
 impl Password {
     /// A password of these bytes: one line without its end.
@@ -128,10 +127,23 @@ impl Password {
     /// long.
     pub fn read(input: impl AsFd, prompt: &str) -> io::Result<Option<Password>> {
         let input = input.as_fd();
-        let quiet = Quiet::of(input)?;
-        if quiet.is_some() {
-            let _ = io::stderr().write_all(prompt.as_bytes());
+        if !isatty(input) {
+            return Password::read_line(input, false);
         }
+        // It delivers each byte at once, including Ctrl-C, so that no signal from its keys can leave
+        // it in this state.
+        let _quiet = ChangedModes::of(input, |modes| {
+            let shows = LocalModes::ECHO | LocalModes::ECHONL;
+            modes.local_modes.remove(shows | LocalModes::ICANON | LocalModes::ISIG);
+        })?;
+        let _ = io::stderr().write_all(prompt.as_bytes());
+        let read = Password::read_line(input, true);
+        // The end of the line was not echoed either.
+        let _ = rustix::io::write(input, b"\n");
+        read
+    }
+
+    fn read_line(input: BorrowedFd<'_>, has_keys: bool) -> io::Result<Option<Password>> {
         let mut secret = Secret::with_room(PASSWORD_MAX_BYTES)?;
         loop {
             let mut byte = [0];
@@ -141,15 +153,14 @@ impl Password {
                 Err(rustix::io::Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
             }
-            match byte[0] {
+            let [byte] = byte;
+            if has_keys && secret.edit(byte) {
+                continue;
+            }
+            match byte {
                 b'\n' => break,
-                INTERRUPT if quiet.is_some() => return Err(io::ErrorKind::Interrupted.into()),
-                END if quiet.is_some() => break,
-                KILL if quiet.is_some() => secret.clear(),
-                // The bytes of one character.
-                erase if quiet.is_some() && ERASE.contains(&erase) => {
-                    while secret.pop().is_some_and(|byte| byte & 0xC0 == 0x80) {}
-                }
+                INTERRUPT if has_keys => return Err(io::ErrorKind::Interrupted.into()),
+                END if has_keys => break,
                 byte if secret.as_bytes().len() < PASSWORD_MAX_BYTES => {
                     secret.push(byte);
                 }
@@ -199,36 +210,6 @@ impl Password {
     }
 }
 
-/// A terminal without echo, until this is dropped. It delivers each byte at once, including Ctrl-C,
-/// so that no signal from its keys can leave it in this state.
-struct Quiet<'a> {
-    terminal: BorrowedFd<'a>,
-    before: Termios,
-}
-
-impl Quiet<'_> {
-    /// `None` if `input` is not a terminal.
-    fn of(input: BorrowedFd<'_>) -> io::Result<Option<Quiet<'_>>> {
-        if !isatty(input) {
-            return Ok(None);
-        }
-        let before = tcgetattr(input)?;
-        let mut modes = before.clone();
-        let shows = LocalModes::ECHO | LocalModes::ECHONL;
-        modes.local_modes.remove(shows | LocalModes::ICANON | LocalModes::ISIG);
-        tcsetattr(input, OptionalActions::Flush, &modes)?;
-        Ok(Some(Quiet { terminal: input, before }))
-    }
-}
-
-impl Drop for Quiet<'_> {
-    fn drop(&mut self) {
-        // The end of the line was not echoed either.
-        let _ = rustix::io::write(self.terminal, b"\n");
-        let _ = tcsetattr(self.terminal, OptionalActions::Now, &self.before);
-    }
-}
-
 impl fmt::Debug for Password {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Password(…)")
@@ -238,6 +219,7 @@ impl fmt::Debug for Password {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::termios::{Termios, tcgetattr};
 
     #[tokio::test]
     async fn a_password_is_sent_and_received_as_a_line() {

@@ -23,6 +23,7 @@ mod dialer;
 mod effective;
 mod error;
 mod identity;
+mod modes;
 mod password;
 mod relay;
 #[allow(unsafe_code, reason = "mmap(2) has no safe interface")]

@@ -24,14 +24,13 @@ use std::sync::Arc;
 use base::Mutex;
 use rustix::fs::OFlags;
 use rustix::process::getpgrp;
-use rustix::termios::{
-    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp, tcsetattr,
-};
+use rustix::termios::{LocalModes, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
 
-use crate::config::{ERASE, KILL, PASSWORD_MAX_BYTES, Password};
+use crate::config::{PASSWORD_MAX_BYTES, Password};
+use crate::modes::ChangedModes;
 use crate::password::{Askers, Heard, Known, Unanswered, is_host_key};
 use crate::secret::Secret;
 use crate::stream::polled;
@@ -62,7 +61,7 @@ struct Keeping {
     number: u64,
     is_needed: bool,
     /// The user's terminal, while it has other modes.
-    terminal: Option<Prompting>,
+    terminal: Option<ChangedModes<File>>,
     /// Of the relay in progress.
     is_over: watch::Sender<bool>,
 }
@@ -134,30 +133,13 @@ impl Keeper {
     }
 }
 
-/// The user's terminal without echo, until this is dropped. It delivers each byte at once; Ctrl-C
-/// is a signal, as before, and Ctrl-Z has no effect, since nothing could restore the modes.
-struct Prompting {
-    terminal: File,
-    before: Termios,
-}
-
-impl Prompting {
-    fn of(terminal: File) -> io::Result<Prompting> {
-        let before = tcgetattr(&terminal)?;
-        let mut modes = before.clone();
-        modes.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL | LocalModes::ICANON);
-        modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
-        modes.special_codes[SpecialCodeIndex::VMIN] = 1;
-        modes.special_codes[SpecialCodeIndex::VTIME] = 0;
-        tcsetattr(&terminal, OptionalActions::Flush, &modes)?;
-        Ok(Prompting { terminal, before })
-    }
-}
-
-impl Drop for Prompting {
-    fn drop(&mut self) {
-        let _ = tcsetattr(&self.terminal, OptionalActions::Now, &self.before);
-    }
+/// The user's terminal without echo. It delivers each byte at once; Ctrl-C is a signal, as before,
+/// and Ctrl-Z has no effect, since nothing could restore the modes.
+fn prompting(modes: &mut Termios) {
+    modes.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL | LocalModes::ICANON);
+    modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
+    modes.special_codes[SpecialCodeIndex::VMIN] = 1;
+    modes.special_codes[SpecialCodeIndex::VTIME] = 0;
 }
 
 /// Passes prompts and answers on.
@@ -272,7 +254,8 @@ impl Talk {
     fn show(&mut self, text: &[u8]) -> io::Result<()> {
         let mut keeping = self.keeper.0.lock();
         if keeping.terminal.is_none() && !*keeping.is_over.borrow() {
-            keeping.terminal = Some(Prompting::of(self.user.get_ref().try_clone()?)?);
+            let terminal = self.user.get_ref().try_clone()?;
+            keeping.terminal = Some(ChangedModes::of(terminal, prompting)?);
         }
         drop(keeping);
         self.heard.add(text);
@@ -284,15 +267,11 @@ impl Talk {
     /// Passes on what the user has typed.
     fn typed(&mut self, bytes: &[u8], ours: &File, childs: BorrowedFd<'_>) -> io::Result<()> {
         let echoes = tcgetattr(childs)?.local_modes.contains(LocalModes::ECHO);
-        for byte in bytes {
-            match *byte {
-                b'\n' | b'\r' => self.line_ended(echoes)?,
-                KILL => self.line.clear(),
-                erase if ERASE.contains(&erase) => {
-                    while self.line.pop().is_some_and(|byte| byte & 0xC0 == 0x80) {}
-                }
-                byte if !echoes => drop(self.line.push(byte)),
-                _ => (),
+        for &byte in bytes {
+            if matches!(byte, b'\n' | b'\r') {
+                self.line_ended(echoes)?;
+            } else if !self.line.edit(byte) && !echoes {
+                self.line.push(byte);
             }
         }
         rustix::io::write(ours, bytes)?;

@@ -8,6 +8,11 @@ use std::ptr::{self, NonNull};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 
+/// The bytes of the keys that edit a line on a terminal.
+const BACKSPACE: u8 = 8;
+const KILL: u8 = 0x15;
+const DELETE: u8 = 0x7F;
+
 /// Bytes in pages of their own.
 pub(crate) struct Secret {
     pages: NonNull<u8>,
@@ -62,6 +67,18 @@ impl Secret {
         while self.pop().is_some() {}
     }
 
+    /// Edits the bytes as a line on a terminal, if `key` is one that does this. Returns whether it
+    /// is.
+    pub(crate) fn edit(&mut self, key: u8) -> bool {
+        match key {
+            KILL => self.clear(),
+            // The bytes of one character.
+            BACKSPACE | DELETE => while self.pop().is_some_and(|byte| byte & 0xC0 == 0x80) {},
+            _ => return false,
+        }
+        true
+    }
+
     pub(crate) fn as_bytes(&self) -> &[u8] {
         // SAFETY: the first `len` bytes are mapped and were written, and nothing changes them while
         // this is borrowed.
@@ -88,6 +105,8 @@ mod tests {
         assert_eq!((secret.pop(), secret.as_bytes()), (Some(b'c'), &b"ab"[..]));
         secret.clear();
         assert_eq!((secret.pop(), secret.as_bytes()), (None, &b""[..]));
+        assert!("no\u{15}hé\u{7f}\u{8}".bytes().all(|byte| secret.edit(byte) || secret.push(byte)));
+        assert_eq!(secret.as_bytes(), b"");
         let room = (0..).take_while(|_| secret.push(b'x')).count();
         assert_eq!(room, rustix::param::page_size());
     }
