@@ -35,8 +35,7 @@ impl Connector for Ssh {
         let connection = self.dialer.connect().await;
         let connection = connection
             .map_err(|error| ConnectError { message: error.to_string(), permanent: false })?;
-        let (reader, writer) = connection.stream.into_split();
-        let diagnosis = connection.diagnosis;
+        let ssh::Connection { reader, writer, diagnosis, .. } = connection;
         let explain = move || diagnosis.summary().map(Explanation::transient);
         Ok(Connection::from_halves(reader, writer, Box::new(explain)))
     }

@@ -34,7 +34,7 @@ use crate::diagnosis::{Cause, Diagnosis, Record};
 use crate::dialer::StderrHook;
 use crate::error::{Error, Result};
 use crate::password::{Answers, Terminal, Unanswered};
-use crate::stream::Stream;
+use crate::stream::{self, Reader, Writer};
 
 /// Buffer size requested for each end of the socket pair, in bytes: OpenSSH's window, so that all
 /// data in flight fits. Reads are 14 % faster than with the default of 208 KiB (measured). Without
@@ -60,7 +60,7 @@ pub(crate) fn start(
     words: &[OsString],
     answers: Option<Answers>,
     hook: StderrHook,
-) -> Result<(Stream, Diagnosis, Option<tcp::Processes>)> {
+) -> Result<((Reader, Writer), Diagnosis, Option<tcp::Processes>)> {
     let local = |what| move |source| Error::Local { what, source };
     let (ours, childs) = UnixStream::pair().map_err(local("create a socket pair"))?;
     for end in [&ours, &childs] {
@@ -100,13 +100,13 @@ pub(crate) fn start(
     let record = Record::new();
     let (hangup, hung_up) = oneshot::channel();
     let diagnosis = Diagnosis::of(record.clone());
-    let stream = Stream::of_child(ours.into(), hangup, &diagnosis);
+    let halves = stream::of_child(ours.into(), hangup, &diagnosis);
     let link = child.id().and_then(|pid| tcp::Processes::of_child(pid).ok());
     // Even without a stream: the child has to be reaped.
     let (pieces, kept_back) = (Pieces::default(), String::new());
     let attendant = Attendant { child, terminal, hook, pieces, kept_back, record };
     tokio::spawn(attendant.attend(hung_up));
-    Ok((stream.map_err(local("poll a socket"))?, diagnosis, link))
+    Ok((halves.map_err(local("poll a socket"))?, diagnosis, link))
 }
 
 /// Sets the buffer sizes: without limit as root, else within the kernel's limits. Smaller buffers

@@ -15,7 +15,7 @@ use crate::effective::{self, Effective};
 use crate::error::Result;
 use crate::password::{Answers, Askers, Known};
 use crate::relay::{Keeper, PasswordState, Relay};
-use crate::stream::Stream;
+use crate::stream::{Reader, Writer};
 use crate::{child, socket};
 
 /// Called with ssh's stderr as it is written: banners, warnings, errors. A server can write there,
@@ -24,11 +24,13 @@ use crate::{child, socket};
 /// for long, since the child is not served meanwhile.
 pub type StderrHook = Arc<dyn Fn(&str) + Send + Sync>;
 
-/// A stream, and the diagnosis of its end.
+/// A byte stream, and the diagnosis of its end.
 #[derive(Debug)]
 pub struct Connection {
-    /// The bytes.
-    pub stream: Stream,
+    /// The bytes from the server.
+    pub reader: Reader,
+    /// The bytes to the server.
+    pub writer: Writer,
     /// ssh's messages and exit status.
     pub diagnosis: Diagnosis,
     /// The TCP connections of ssh; `None` without ssh.
@@ -153,7 +155,7 @@ impl Dialer {
 
     async fn dial(&self, asking: Asking) -> Result<Connection> {
         let (kept, password_number) = self.keeper.kept();
-        let stream = match self.config.transport {
+        let (reader, writer) = match self.config.transport {
             Transport::Ssh => {
                 let given = self.config.password.clone();
                 let given = given.map(|password| Known { password, question: None });
@@ -175,8 +177,8 @@ impl Dialer {
                     Asking::User | Asking::Askpass => self.hook.clone(),
                     Asking::Off => Arc::new(|_: &str| {}),
                 };
-                let (stream, diagnosis, link) = child::start(&words, answers, hook)?;
-                return Ok(Connection { stream, diagnosis, link, password_number });
+                let ((reader, writer), diagnosis, link) = child::start(&words, answers, hook)?;
+                return Ok(Connection { reader, writer, diagnosis, link, password_number });
             }
             Transport::DirectPort(port) => {
                 socket::tcp(self.config.destination.host(), port).await?
@@ -184,7 +186,8 @@ impl Dialer {
             Transport::Vsock { cid, port } => socket::vsock(cid, port).await?,
             Transport::Passive => socket::passive()?,
         };
-        Ok(Connection { stream, diagnosis: Diagnosis::default(), link: None, password_number })
+        let (diagnosis, link) = (Diagnosis::default(), None);
+        Ok(Connection { reader, writer, diagnosis, link, password_number })
     }
 
     /// Whether a prompt of ssh can reach the user. Without a terminal and an askpass program, ssh

@@ -1,7 +1,7 @@
 //! Byte streams to an SFTP server on another machine.
 //!
 //! [`Dialer::connect`] starts the system's `ssh` with a socket pair as its stdin and stdout (or
-//! opens a direct socket, or uses this process's own stdin and stdout) and returns a [`Stream`]
+//! opens a direct socket, or uses this process's own stdin and stdout) and returns a byte stream
 //! and a [`Diagnosis`], which records ssh's messages, so that the end of the stream can be
 //! explained.
 //!
@@ -39,4 +39,4 @@ pub use diagnosis::{Cause, Diagnosis, Failure, SSH_FAILED};
 pub use dialer::{Connection, Dialer, StderrHook};
 pub use error::{Error, Result};
 pub use relay::PasswordState;
-pub use stream::{Reader, Stream, Writer};
+pub use stream::{Reader, Writer};

@@ -12,13 +12,13 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 
 use crate::error::{Error, Result};
-use crate::stream::{Stream, polled};
+use crate::stream::{self, Reader, Writer, polled};
 
 /// Time-out of a direct connection. As with ssh, the fourth SYN has been sent by then.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Connects to a server that speaks SFTP on a bare TCP port.
-pub(crate) async fn tcp(host: &str, port: u16) -> Result<Stream> {
+pub(crate) async fn tcp(host: &str, port: u16) -> Result<(Reader, Writer)> {
     // The resolver accepts an address with a scope (`fe80::1%eth0`), `IpAddr` does not.
     let target = match host.parse::<IpAddr>() {
         Ok(IpAddr::V6(_)) => format!("[{host}]:{port}"),
@@ -28,26 +28,28 @@ pub(crate) async fn tcp(host: &str, port: u16) -> Result<Stream> {
         let stream = TcpStream::connect((host, port)).await?;
         // A request is one small packet, and the next may depend on its answer.
         stream.set_nodelay(true)?;
-        Stream::of_socket(stream.into_std()?.into())
+        stream::of_socket(stream.into_std()?.into())
     };
     in_time(connect).await.map_err(|source| Error::Connect { target, source })
 }
 
 /// Connects to a server that speaks SFTP on a vsock port.
-pub(crate) async fn vsock(cid: u32, port: u32) -> Result<Stream> {
+pub(crate) async fn vsock(cid: u32, port: u32) -> Result<(Reader, Writer)> {
     in_time(connect_vsock(cid, port))
         .await
         .map_err(|source| Error::Connect { target: format!("vsock {cid}:{port}"), source })
 }
 
-async fn in_time(connect: impl Future<Output = io::Result<Stream>>) -> io::Result<Stream> {
+async fn in_time(
+    connect: impl Future<Output = io::Result<(Reader, Writer)>>,
+) -> io::Result<(Reader, Writer)> {
     match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
         Ok(result) => result,
         Err(_) => Err(io::ErrorKind::TimedOut.into()),
     }
 }
 
-async fn connect_vsock(cid: u32, port: u32) -> io::Result<Stream> {
+async fn connect_vsock(cid: u32, port: u32) -> io::Result<(Reader, Writer)> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::VSOCK, SocketType::STREAM, flags, None)?;
     let address = libc::sockaddr_vm {
@@ -75,7 +77,7 @@ async fn connect_vsock(cid: u32, port: u32) -> io::Result<Stream> {
     let socket = polled(socket, Interest::WRITABLE)?;
     socket.writable().await?.retain_ready();
     sockopt::socket_error(&socket)??;
-    Stream::of_socket(socket.into_inner().into())
+    stream::of_socket(socket.into_inner().into())
 }
 
 /// Whether stdin and stdout were taken. They belong to the process, so this is global, too.
@@ -83,19 +85,19 @@ static PASSIVE_USED: AtomicBool = AtomicBool::new(false);
 
 /// Takes stdin and stdout and replaces them by `/dev/null`, so that nothing can print into the
 /// stream, and the other side sees when the stream is dropped.
-pub(crate) fn passive() -> Result<Stream> {
+pub(crate) fn passive() -> Result<(Reader, Writer)> {
     if PASSIVE_USED.swap(true, Ordering::SeqCst) {
         return Err(Error::PassiveUsed);
     }
-    let take = || -> io::Result<Stream> {
+    let take = || -> io::Result<(Reader, Writer)> {
         let input = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdin(), 3)?;
         let output = rustix::io::fcntl_dupfd_cloexec(rustix::stdio::stdout(), 3)?;
         let nothing: OwnedFd =
             rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        let stream = Stream::of_descriptors(input, output)?;
+        let halves = stream::of_descriptors(input, output)?;
         rustix::stdio::dup2_stdin(&nothing)?;
         rustix::stdio::dup2_stdout(&nothing)?;
-        Ok(stream)
+        Ok(halves)
     };
     take().map_err(|source| Error::Local { what: "use stdin and stdout as a stream", source })
 }
@@ -111,13 +113,13 @@ mod tests {
         for host in ["127.0.0.1", "localhost"] {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let port = listener.local_addr().unwrap().port();
-            let mut stream = tcp(host, port).await.unwrap();
+            let (reader, mut writer) = tcp(host, port).await.unwrap();
             let (mut server, _) = listener.accept().await.unwrap();
-            stream.write_all(b"ping").await.unwrap();
+            writer.write_all(b"ping").await.unwrap();
             let mut bytes = [0; 4];
             server.read_exact(&mut bytes).await.unwrap();
             assert_eq!(&bytes, b"ping");
-            drop(stream);
+            drop((reader, writer));
             assert_eq!(server.read(&mut bytes).await.unwrap(), 0);
         }
     }

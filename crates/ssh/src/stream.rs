@@ -21,17 +21,10 @@ use tokio::sync::oneshot;
 
 use crate::diagnosis::Diagnosis;
 
-/// A byte stream to an SFTP server.
+/// The half of a byte stream that reads.
 ///
-/// Dropping it (or both of its halves) ends the connection: the child, if any, gets an end of file
-/// and a moment to send its remaining data, then it is killed; it is reaped in any case.
-#[derive(Debug)]
-pub struct Stream {
-    reader: Reader,
-    writer: Writer,
-}
-
-/// The half of a [`Stream`] that reads.
+/// Dropping both halves ends the connection: the child, if any, gets an end of file and a moment to
+/// send its remaining data, then it is killed; it is reaped in any case.
 #[derive(Debug)]
 pub struct Reader {
     input: AsyncFd<File>,
@@ -42,7 +35,7 @@ pub struct Reader {
     _hangup: Arc<Hangup>,
 }
 
-/// The half of a [`Stream`] that writes. Dropping it sends an end of file.
+/// The half of a byte stream that writes. Dropping it sends an end of file.
 #[derive(Debug)]
 pub struct Writer {
     /// `None` after a shutdown.
@@ -54,51 +47,44 @@ pub struct Writer {
 /// Dropping it notifies the child's attendant, which holds the other half.
 type Hangup = Option<oneshot::Sender<()>>;
 
-impl Stream {
-    /// One end of a socket pair whose other end is the child's.
-    pub(crate) fn of_child(
-        socket: OwnedFd,
-        hangup: oneshot::Sender<()>,
-        diagnosis: &Diagnosis,
-    ) -> io::Result<Stream> {
-        let output = socket.try_clone()?;
-        Stream::new(socket, output, Some(hangup), diagnosis)
-    }
+/// One end of a socket pair whose other end is the child's.
+pub(crate) fn of_child(
+    socket: OwnedFd,
+    hangup: oneshot::Sender<()>,
+    diagnosis: &Diagnosis,
+) -> io::Result<(Reader, Writer)> {
+    let output = socket.try_clone()?;
+    halves(socket, output, Some(hangup), diagnosis)
+}
 
-    /// A socket for both directions.
-    pub(crate) fn of_socket(socket: OwnedFd) -> io::Result<Stream> {
-        let output = socket.try_clone()?;
-        Stream::of_descriptors(socket, output)
-    }
+/// A socket for both directions.
+pub(crate) fn of_socket(socket: OwnedFd) -> io::Result<(Reader, Writer)> {
+    let output = socket.try_clone()?;
+    of_descriptors(socket, output)
+}
 
-    /// Takes two descriptors that can be polled: pipes, sockets, terminals. Makes them nonblocking,
-    /// also for other processes that share their open file descriptions.
-    pub(crate) fn of_descriptors(input: OwnedFd, output: OwnedFd) -> io::Result<Stream> {
-        Stream::new(input, output, None, &Diagnosis::default())
-    }
+/// Takes two descriptors that can be polled: pipes, sockets, terminals. Makes them nonblocking, also
+/// for other processes that share their open file descriptions.
+pub(crate) fn of_descriptors(input: OwnedFd, output: OwnedFd) -> io::Result<(Reader, Writer)> {
+    halves(input, output, None, &Diagnosis::default())
+}
 
-    fn new(
-        input: OwnedFd,
-        output: OwnedFd,
-        hangup: Hangup,
-        diagnosis: &Diagnosis,
-    ) -> io::Result<Stream> {
-        let hangup = Arc::new(hangup);
-        let end = || End::Far(diagnosis.clone());
-        let reader = Reader {
-            short_is_all: is_plain_stream(&input),
-            input: polled(input, Interest::READABLE)?,
-            end: end(),
-            _hangup: hangup.clone(),
-        };
-        let output = Some(Output::new(output)?);
-        Ok(Stream { reader, writer: Writer { output, end: end(), _hangup: hangup } })
-    }
-
-    /// Splits the stream into two halves for two tasks, without a lock between them.
-    pub fn into_split(self) -> (Reader, Writer) {
-        (self.reader, self.writer)
-    }
+fn halves(
+    input: OwnedFd,
+    output: OwnedFd,
+    hangup: Hangup,
+    diagnosis: &Diagnosis,
+) -> io::Result<(Reader, Writer)> {
+    let hangup = Arc::new(hangup);
+    let end = || End::Far(diagnosis.clone());
+    let reader = Reader {
+        short_is_all: is_plain_stream(&input),
+        input: polled(input, Interest::READABLE)?,
+        end: end(),
+        _hangup: hangup.clone(),
+    };
+    let output = Some(Output::new(output)?);
+    Ok((reader, Writer { output, end: end(), _hangup: hangup }))
 }
 
 /// The state of the end of one half.
@@ -304,46 +290,6 @@ impl AsyncWrite for Writer {
     }
 }
 
-impl AsyncRead for Stream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.reader).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Stream {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.writer).poll_write(context, bytes)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.writer).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.writer.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.writer).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.writer).poll_shutdown(context)
-    }
-}
-
 /// Whether it is a stream socket that delivers bytes without packet boundaries. Some vsock drivers
 /// deliver a packet at a time.
 fn is_plain_stream(descriptor: &OwnedFd) -> bool {
@@ -377,34 +323,33 @@ mod tests {
     async fn pipes_carry_both_directions_and_an_end() {
         let (to_us, from_them) = rustix::pipe::pipe().unwrap();
         let (to_them, from_us) = rustix::pipe::pipe().unwrap();
-        let mut ours = Stream::of_descriptors(to_us, from_us).unwrap();
-        let mut theirs = Stream::of_descriptors(to_them, from_them).unwrap();
+        let (mut from_theirs, mut to_theirs) = of_descriptors(to_us, from_us).unwrap();
+        let (mut from_ours, mut to_ours) = of_descriptors(to_them, from_them).unwrap();
 
         // More than a pipe holds, so that both sides have to wait.
         let sent: Vec<u8> = (0..1_000_000u32).map(|i| i as u8).collect();
         let send = async {
-            ours.write_all(&sent).await.unwrap();
-            ours.shutdown().await.unwrap();
-            assert!(ours.write(b"x").await.is_err());
+            to_theirs.write_all(&sent).await.unwrap();
+            to_theirs.shutdown().await.unwrap();
+            assert!(to_theirs.write(b"x").await.is_err());
         };
         let mut received = Vec::new();
-        let (_, read) = tokio::join!(send, theirs.read_to_end(&mut received));
+        let (_, read) = tokio::join!(send, from_ours.read_to_end(&mut received));
         read.unwrap();
         assert_eq!(received, sent);
 
-        theirs.write_all(b"back").await.unwrap();
-        drop(theirs);
+        to_ours.write_all(b"back").await.unwrap();
+        drop((from_ours, to_ours));
         let mut back = String::new();
-        ours.read_to_string(&mut back).await.unwrap();
+        from_theirs.read_to_string(&mut back).await.unwrap();
         assert_eq!(back, "back");
     }
 
     #[tokio::test]
     async fn a_socket_ends_in_one_direction_at_a_time() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let ours = Stream::of_socket(ours.into()).unwrap();
-        let mut theirs = Stream::of_socket(theirs.into()).unwrap();
-        let (mut reader, mut writer) = ours.into_split();
+        let (mut reader, mut writer) = of_socket(ours.into()).unwrap();
+        let (mut from_ours, mut to_ours) = of_socket(theirs.into()).unwrap();
 
         // Full more than once, so that it is watched again after it was not.
         let sent: Vec<u8> = (0..3_000_000u32).map(|i| i as u8).collect();
@@ -415,12 +360,12 @@ mod tests {
             sent
         };
         let mut received = Vec::new();
-        let (sent, read) = tokio::join!(send, theirs.read_to_end(&mut received));
+        let (sent, read) = tokio::join!(send, from_ours.read_to_end(&mut received));
         read.unwrap();
         assert_eq!(received, sent);
 
-        theirs.write_all(b"back").await.unwrap();
-        drop(theirs);
+        to_ours.write_all(b"back").await.unwrap();
+        drop((from_ours, to_ours));
         let mut back = String::new();
         reader.read_to_string(&mut back).await.unwrap();
         assert_eq!(back, "back");
@@ -430,8 +375,8 @@ mod tests {
     #[tokio::test]
     async fn a_thread_outside_the_runtime_may_fill_a_socket() {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let mut writer = Stream::of_socket(ours.into()).unwrap().into_split().1;
-        let mut theirs = Stream::of_socket(theirs.into()).unwrap().into_split().0;
+        let mut writer = of_socket(ours.into()).unwrap().1;
+        let mut theirs = of_socket(theirs.into()).unwrap().0;
         let (mut writer, sent) = std::thread::spawn(move || {
             let mut context = Context::from_waker(std::task::Waker::noop());
             let mut sent = 0;
@@ -454,6 +399,6 @@ mod tests {
     #[tokio::test]
     async fn a_plain_file_is_refused() {
         let file = || OwnedFd::from(tempfile::tempfile().unwrap());
-        assert!(Stream::of_descriptors(file(), file()).is_err());
+        assert!(of_descriptors(file(), file()).is_err());
     }
 }

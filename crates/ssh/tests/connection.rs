@@ -17,9 +17,8 @@ fn sshd() -> Sshd {
 #[tokio::test]
 async fn a_key_logs_in_and_the_stream_speaks_sftp() {
     let sshd = sshd();
-    let connection = dialer(config_of(&sshd), &Heard::default()).connect().await.unwrap();
-    let mut stream = connection.stream;
-    greet(&mut stream).await.unwrap();
+    let mut connection = dialer(config_of(&sshd), &Heard::default()).connect().await.unwrap();
+    greet(&mut connection).await.unwrap();
     assert_eq!(connection.diagnosis.status(), None);
     assert_eq!(connection.diagnosis.summary(), None);
     assert_eq!(sshd.sftp_server_pids().len(), 1);
@@ -33,7 +32,7 @@ async fn many_bytes_pass_in_both_directions() {
     })
     .unwrap();
     let connection = dialer(config_of(&sshd), &Heard::default()).connect().await.unwrap();
-    let (mut reader, mut writer) = tokio::io::split(connection.stream);
+    let (mut reader, mut writer) = (connection.reader, connection.writer);
     let sent: Vec<u8> = (0..8_000_000u32).map(|i| (i ^ (i >> 8)) as u8).collect();
     let mut received = vec![0; sent.len()];
     let (read, written) = tokio::join!(reader.read_exact(&mut received), writer.write_all(&sent));
@@ -55,9 +54,8 @@ async fn the_fast_cipher_is_chosen_only_where_the_user_chose_none() {
         }
         let mut config = config_of(&sshd);
         config.args.extend(args.iter().map(Into::into));
-        let connection = dialer(config, &Heard::default()).connect().await.unwrap();
-        let mut stream = connection.stream;
-        greet(&mut stream).await.unwrap();
+        let mut connection = dialer(config, &Heard::default()).connect().await.unwrap();
+        greet(&mut connection).await.unwrap();
         let words = connection.diagnosis.words();
         let cipher = format!("kex: server->client cipher: {expected}");
         assert!(words.contains(&cipher), "{args:?}: {words}");
@@ -93,7 +91,7 @@ async fn a_jump_host_that_asks_for_a_password_gets_none() {
     // A gate that knows the key: what is asked then comes from the destination.
     let gate = Sshd::start(Options { alias: "gate".to_owned(), ..Options::default() }).unwrap();
     let mut connection = dialer(through(&gate), &Heard::default()).connect().await.unwrap();
-    if let Err(error) = greet(&mut connection.stream).await {
+    if let Err(error) = greet(&mut connection).await {
         panic!("{error}: {}\n{}", connection.diagnosis.words(), inner.log());
     }
 }
@@ -130,7 +128,7 @@ async fn a_jump_host_that_the_settings_hide_gets_no_password() {
         std::fs::write(dir.path().join("question"), question).unwrap();
         let mut connection = dialer.connect_again().await.unwrap();
         let mut text = String::new();
-        connection.stream.read_to_string(&mut text).await.unwrap();
+        connection.reader.read_to_string(&mut text).await.unwrap();
         text
     };
     let (ours, gates) = ("me@inner's password: ", "me@gate's password: ");
@@ -155,15 +153,15 @@ async fn a_password_answers_each_connection() {
     let sshd = with_password("testhost");
     let config = Config { password: Some(Password::new(sshd.password())), ..config_of(&sshd) };
     let dialer = dialer(config, &Heard::default());
-    let mut streams = Vec::new();
+    let mut open = Vec::new();
     for _ in 0..3 {
         let connections =
             [dialer.connect().await.unwrap(), dialer.connect_unasked().await.unwrap()];
         for mut connection in connections {
-            if let Err(error) = greet(&mut connection.stream).await {
+            if let Err(error) = greet(&mut connection).await {
                 panic!("{error}: {}\n{}", connection.diagnosis.words(), sshd.log());
             }
-            streams.push(connection.stream);
+            open.push(connection);
         }
     }
     assert_eq!(sshd.session_pids().len(), 6);
@@ -257,7 +255,7 @@ async fn a_server_without_sftp_says_so() {
     let path = "/usr/lib/openssh/sftp-server".to_owned();
     let config = Config { sftp_server: Some(path), ..config_of(&sshd) };
     let mut connection = dialer(config, &Heard::default()).connect().await.unwrap();
-    greet(&mut connection.stream).await.unwrap();
+    greet(&mut connection).await.unwrap();
 }
 
 #[tokio::test]
@@ -268,7 +266,7 @@ async fn noise_of_a_shell_comes_through_as_bytes() {
     let sshd = Sshd::start(options).unwrap();
     let mut connection = dialer(config_of(&sshd), &Heard::default()).connect().await.unwrap();
     let mut text = [0; 19];
-    connection.stream.read_exact(&mut text).await.unwrap();
+    connection.reader.read_exact(&mut text).await.unwrap();
     assert_eq!(&text, b"Welcome to the host");
 }
 
@@ -280,8 +278,8 @@ async fn stderr_is_passed_on_and_remembered() {
     let config = Config { sftp_server: Some(script(sshd.dir(), "loud", loud)), ..config_of(&sshd) };
     let heard = Heard::default();
     let mut connection = dialer(config, &heard).connect().await.unwrap();
-    greet(&mut connection.stream).await.unwrap();
-    drop(connection.stream);
+    greet(&mut connection).await.unwrap();
+    drop((connection.reader, connection.writer));
     connection.diagnosis.ended().await;
     assert!(heard.text().contains("disk almost full\n"), "{}", heard.text());
     assert!(connection.diagnosis.words().contains("disk almost full\n"));
@@ -297,10 +295,10 @@ async fn stderr_is_passed_on_and_remembered() {
 async fn a_killed_server_ends_the_stream_and_ssh() {
     let sshd = sshd();
     let mut connection = dialer(config_of(&sshd), &Heard::default()).connect().await.unwrap();
-    greet(&mut connection.stream).await.unwrap();
+    greet(&mut connection).await.unwrap();
     sshd.kill_sessions();
     let mut rest = Vec::new();
-    let _ = connection.stream.read_to_end(&mut rest).await;
+    let _ = connection.reader.read_to_end(&mut rest).await;
     let Error::Ssh(failure) = connection.diagnosis.explain().await else { panic!("no failure") };
     assert_eq!(failure.status.and_then(|status| status.code()), Some(255));
     assert_eq!(failure.cause, Cause::Lost, "{}", failure.words);
@@ -311,8 +309,8 @@ async fn a_killed_server_ends_the_stream_and_ssh() {
 async fn a_dropped_stream_ends_the_login_and_the_child_is_reaped() {
     let sshd = sshd();
     let mut connection = dialer(config_of(&sshd), &Heard::default()).connect().await.unwrap();
-    greet(&mut connection.stream).await.unwrap();
-    drop(connection.stream);
+    greet(&mut connection).await.unwrap();
+    drop((connection.reader, connection.writer));
     connection.diagnosis.ended().await;
     assert!(connection.diagnosis.status().unwrap().success(), "{}", connection.diagnosis.words());
     assert_eq!(harness::children_named("ssh", sshd.dir()), Vec::<u32>::new());
@@ -331,8 +329,8 @@ async fn a_child_that_does_not_want_to_end_is_killed() {
     let config = Config { ssh_command: stubborn.into(), ..harness::nowhere() };
     let mut connection = dialer(config, &Heard::default()).connect().await.unwrap();
     let mut up = [0; 3];
-    connection.stream.read_exact(&mut up).await.unwrap();
-    drop(connection.stream);
+    connection.reader.read_exact(&mut up).await.unwrap();
+    drop((connection.reader, connection.writer));
     let ended = tokio::time::timeout(Duration::from_secs(10), connection.diagnosis.ended()).await;
     assert!(ended.is_ok(), "the child lives on");
     use std::os::unix::process::ExitStatusExt;
@@ -349,13 +347,12 @@ async fn the_failure_of_a_connection_waits_for_its_reason() {
     let dialer = dialer(config, &Heard::default());
 
     let mut connection = dialer.connect().await.unwrap();
-    assert_eq!(connection.stream.read(&mut [0; 8]).await.unwrap(), 0);
+    assert_eq!(connection.reader.read(&mut [0; 8]).await.unwrap(), 0);
     let reason = Some("ssh: the disk is on fire");
     assert_eq!(connection.diagnosis.summary().as_deref(), reason);
 
-    let connection = dialer.connect().await.unwrap();
-    let (_reader, mut writer) = connection.stream.into_split();
-    while writer.write(&[0; 1024]).await.is_ok() {}
+    let mut connection = dialer.connect().await.unwrap();
+    while connection.writer.write(&[0; 1024]).await.is_ok() {}
     assert_eq!(connection.diagnosis.summary().as_deref(), reason);
 }
 
@@ -446,7 +443,7 @@ async fn a_further_session_neither_prompts_nor_prints() {
         // line that the message of the failure has.
         let mut again = dialer.connect_again().await.unwrap();
         let mut text = String::new();
-        again.stream.read_to_string(&mut text).await.unwrap();
+        again.reader.read_to_string(&mut text).await.unwrap();
         again.diagnosis.ended().await;
         let asks = ssh::command::has_askpass();
         assert_eq!(text.contains("-oBatchMode=yes"), batch && !asks, "{text}");
@@ -455,7 +452,7 @@ async fn a_further_session_neither_prompts_nor_prints() {
         drop(again);
         let mut connection = dialer.connect_unasked().await.unwrap();
         let mut text = String::new();
-        connection.stream.read_to_string(&mut text).await.unwrap();
+        connection.reader.read_to_string(&mut text).await.unwrap();
         connection.diagnosis.ended().await;
         assert_eq!(text.lines().any(|line| line == "-oBatchMode=yes"), batch, "{text}");
         assert!(connection.diagnosis.words().contains("aloud"));
@@ -495,7 +492,7 @@ async fn a_direct_port_needs_no_ssh() {
     let (mut server, _) = accepted.unwrap();
     server.write_all(b"x").await.unwrap();
     let mut connection = connection.unwrap();
-    assert_eq!(connection.stream.read_u8().await.unwrap(), b'x');
+    assert_eq!(connection.reader.read_u8().await.unwrap(), b'x');
     assert!(matches!(connection.diagnosis.explain().await, Error::Closed));
 }
 
@@ -517,13 +514,13 @@ async fn stdin_and_stdout_serve_one_connection() {
     let config = Config { transport: Transport::Passive, ..harness::nowhere() };
     if std::env::var_os(PASSIVE_CHILD).is_some() {
         let dialer = dialer(config, &Heard::default());
-        let mut stream = dialer.connect().await.unwrap().stream;
+        let mut connection = dialer.connect().await.unwrap();
         println!("noise that must not get into the stream");
         let mut line = [0; 5];
-        stream.read_exact(&mut line).await.unwrap();
-        stream.write_all(&line).await.unwrap();
+        connection.reader.read_exact(&mut line).await.unwrap();
+        connection.writer.write_all(&line).await.unwrap();
         let error = dialer.connect().await.unwrap_err();
-        stream.write_all(error.to_string().as_bytes()).await.unwrap();
+        connection.writer.write_all(error.to_string().as_bytes()).await.unwrap();
         return;
     }
     use std::process::Stdio;

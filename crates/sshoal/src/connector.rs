@@ -1,5 +1,6 @@
 //! Connects `host` to `ssh`: opens the byte streams of a host's sessions.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -30,6 +31,36 @@ const LOGIN_LIMIT: Duration = Duration::from_secs(60);
 /// An error of ssh, with its hint.
 pub fn problem(what: impl Into<String>, error: &ssh::Error) -> Problem {
     Problem::new(what, error.to_string()).hint_if(error.hint())
+}
+
+/// Why there is no SFTP client.
+pub enum LoginError {
+    Ssh(ssh::Error),
+    /// The server says something other than SFTP.
+    Sftp(sftp::Error),
+}
+
+impl fmt::Display for LoginError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LoginError::Ssh(error) => error.fmt(f),
+            LoginError::Sftp(error) => error.fmt(f),
+        }
+    }
+}
+
+/// Logs in as a mount does. ssh may ask on the terminal, if it is `asked`.
+pub async fn log_in(dialer: &ssh::Dialer, asked: bool) -> Result<Client, LoginError> {
+    let connection = match asked {
+        true => dialer.connect().await,
+        false => dialer.connect_unasked().await,
+    };
+    let ssh::Connection { reader, writer, diagnosis, .. } = connection.map_err(LoginError::Ssh)?;
+    match Client::connect_halves(reader, writer, sftp::Options::default()).await {
+        Ok(client) => Ok(client),
+        Err(sftp::Error::Disconnected(_)) => Err(LoginError::Ssh(diagnosis.explain().await)),
+        Err(error) => Err(LoginError::Sftp(error)),
+    }
 }
 
 /// Connections that were opened ahead of the requests for them. Each is handed out once.
@@ -152,8 +183,7 @@ impl SshConnector {
             },
             permanent: !error.is_transient(),
         })?;
-        let ssh::Connection { stream, diagnosis, link, password_number } = connection;
-        let (reader, writer) = stream.into_split();
+        let ssh::Connection { reader, writer, diagnosis, link, password_number } = connection;
         let (last, told, dialer) = (self.last.clone(), diagnosis.clone(), dialer.clone());
         let explain = move || {
             let explanation = explain(&told, &last)?;
@@ -212,15 +242,10 @@ impl SshConnector {
         }
         let dialer = self.dialer.with_password(password.clone());
         let attempt = async {
-            let connected = dialer.connect_unasked().await;
-            let connection = connected.map_err(|error| problem(&name, &error))?;
-            let (reader, writer) = connection.stream.into_split();
-            match Client::connect_halves(reader, writer, sftp::Options::default()).await {
+            match log_in(&dialer, false).await {
                 Ok(_) => Ok(()),
-                Err(sftp::Error::Disconnected(_)) => {
-                    Err(problem(&name, &connection.diagnosis.explain().await))
-                }
-                Err(error) => Err(Problem::new(&name, error.to_string())),
+                Err(LoginError::Ssh(error)) => Err(problem(&name, &error)),
+                Err(LoginError::Sftp(error)) => Err(Problem::new(&name, error.to_string())),
             }
         };
         let late = |_| Err(Problem::new(&name, "the login has not succeeded in a minute"));

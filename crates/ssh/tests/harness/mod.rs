@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use sandbox::sshd::Sshd;
-use ssh::{Config, Destination, Dialer, Error, Failure, StderrHook, Stream};
+use ssh::{Config, Connection, Destination, Dialer, Error, Failure, StderrHook};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 /// What a hook heard.
@@ -46,12 +46,13 @@ pub(crate) fn dialer(config: Config, heard: &Heard) -> Dialer {
 }
 
 /// Says hello in SFTP, and wants to be greeted.
-pub(crate) async fn greet(stream: &mut Stream) -> io::Result<()> {
+pub(crate) async fn greet(connection: &mut Connection) -> io::Result<()> {
+    let Connection { reader, writer, .. } = connection;
     // SSH_FXP_INIT, version 3; answered by SSH_FXP_VERSION, 3, and extensions.
-    stream.write_all(&[0, 0, 0, 5, 1, 0, 0, 0, 3]).await?;
-    let length = stream.read_u32().await?;
+    writer.write_all(&[0, 0, 0, 5, 1, 0, 0, 0, 3]).await?;
+    let length = reader.read_u32().await?;
     let mut packet = vec![0; length as usize];
-    stream.read_exact(&mut packet).await?;
+    reader.read_exact(&mut packet).await?;
     assert_eq!(packet[..5], [2, 0, 0, 0, 3]);
     Ok(())
 }
@@ -59,7 +60,7 @@ pub(crate) async fn greet(stream: &mut Stream) -> io::Result<()> {
 /// Why there is no SFTP by this configuration.
 pub(crate) async fn failure(config: Config) -> Failure {
     let mut connection = dialer(config, &Heard::default()).connect().await.unwrap();
-    let error = greet(&mut connection.stream).await.expect_err("a greeting where none should be");
+    let error = greet(&mut connection).await.expect_err("a greeting where none should be");
     match connection.diagnosis.explain().await {
         Error::Ssh(failure) => failure,
         other => panic!("{error}, but then {other}"),
@@ -70,7 +71,7 @@ pub(crate) async fn failure(config: Config) -> Failure {
 pub(crate) async fn output(config: Config) -> (String, String) {
     let mut connection = dialer(config, &Heard::default()).connect().await.unwrap();
     let mut text = String::new();
-    connection.stream.read_to_string(&mut text).await.unwrap();
+    connection.reader.read_to_string(&mut text).await.unwrap();
     connection.diagnosis.ended().await;
     (text, connection.diagnosis.words())
 }

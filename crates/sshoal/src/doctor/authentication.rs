@@ -16,9 +16,10 @@ use tokio::time::timeout;
 use cli::word;
 use ssh::{Cause, Dialer, Failure};
 
-use super::login::{Line, log_in, options};
+use super::login::{Line, options};
 use super::server::{CHECK_LIMIT, in_time, silent};
 use super::{Check, Checks, Verdict};
+use crate::connector::log_in;
 use crate::quantity::count;
 
 /// How a file with a private key begins, in each format.

@@ -1,8 +1,9 @@
 //! The login of a mount, why it fails, and commands for the user about it.
 
 use cli::{printable, word};
-use sftp::Client;
 use ssh::{Cause, Config, Dialer, Failure, Transport};
+
+use crate::connector::LoginError;
 
 use super::Check;
 use super::server::failed;
@@ -10,27 +11,20 @@ use super::server::failed;
 /// Words of options that name nobody.
 const PLAIN: [&str; 6] = ["yes", "no", "none", "ask", "auto", "accept-new"];
 
-/// Why there is no SFTP client.
-pub enum Failed {
-    Ssh(ssh::Error),
-    /// The server says something other than SFTP.
-    Sftp(sftp::Error),
-}
-
-impl Failed {
+impl LoginError {
     /// Why the server refused the login, if it did.
     pub fn refusal(&self) -> Option<&Failure> {
         match self {
-            Failed::Ssh(ssh::Error::Ssh(failure)) => {
+            LoginError::Ssh(ssh::Error::Ssh(failure)) => {
                 let is_refused =
                     matches!(failure.cause, Cause::PermissionDenied | Cause::TooManyFailures);
                 is_refused.then_some(failure)
             }
-            Failed::Ssh(_) | Failed::Sftp(_) => None,
+            LoginError::Ssh(_) | LoginError::Sftp(_) => None,
         }
     }
 
-    /// As [`Failed::refusal`].
+    /// As [`LoginError::refusal`].
     pub fn into_refusal(self) -> Option<Failure> {
         self.refusal().cloned()
     }
@@ -38,8 +32,8 @@ impl Failed {
     /// The check, with the command that fixes it.
     pub async fn check(&self, dialer: &Dialer) -> Check {
         let error = match self {
-            Failed::Ssh(error) => error,
-            Failed::Sftp(error) => return noise(dialer, error),
+            LoginError::Ssh(error) => error,
+            LoginError::Sftp(error) => return noise(dialer, error),
         };
         match error {
             ssh::Error::Ssh(failure) => match failure.cause {
@@ -55,21 +49,6 @@ impl Failed {
             },
             _ => failed("login", &error.to_string(), error.hint()),
         }
-    }
-}
-
-/// Logs in as a mount does. ssh may ask on the terminal, if it is `asked`.
-pub async fn log_in(dialer: &Dialer, asked: bool) -> Result<Client, Failed> {
-    let connection = match asked {
-        true => dialer.connect().await,
-        false => dialer.connect_unasked().await,
-    };
-    let connection = connection.map_err(Failed::Ssh)?;
-    let (reader, writer) = connection.stream.into_split();
-    match Client::connect_halves(reader, writer, sftp::Options::default()).await {
-        Ok(client) => Ok(client),
-        Err(sftp::Error::Disconnected(_)) => Err(Failed::Ssh(connection.diagnosis.explain().await)),
-        Err(error) => Err(Failed::Sftp(error)),
     }
 }
 

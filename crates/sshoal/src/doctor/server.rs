@@ -16,9 +16,9 @@ use sftp::{Client, Extension, FileAttrs, OpenFlags};
 use ssh::{Cause, Dialer};
 
 use super::authentication;
-use super::login::{Failed, Line, log_in};
+use super::login::Line;
 use super::{Check, Checks};
-use crate::connector::SshConnector;
+use crate::connector::{LoginError, SshConnector, log_in};
 use crate::helper::commands::{self, State};
 use crate::mount::request::MountRequest;
 use crate::quantity::{bytes, count, latency};
@@ -118,7 +118,7 @@ pub async fn check_host(
     }
 }
 
-async fn login_failed(checks: &mut Checks, dialer: &Dialer, why: &Failed) {
+async fn login_failed(checks: &mut Checks, dialer: &Dialer, why: &LoginError) {
     let is_explained = match why.refusal() {
         Some(failure) => authentication::check_refused(checks, dialer, failure).await,
         None => false,
@@ -426,14 +426,7 @@ async fn direct_rate(host: &Host) -> Option<f64> {
 /// Opens several sessions at once, as a mount does for a large file.
 async fn further_logins(dialer: &Dialer) -> Check {
     let what = "more sessions";
-    let one = || async {
-        let connection = dialer.connect_unasked().await.map_err(|error| error.to_string())?;
-        let (reader, writer) = connection.stream.into_split();
-        match Client::connect_halves(reader, writer, sftp::Options::default()).await {
-            Ok(client) => Ok(client),
-            Err(_) => Err(connection.diagnosis.explain().await.to_string()),
-        }
-    };
+    let one = || log_in(dialer, false);
     let (one, two, three) = tokio::join!(one(), one(), one());
     let answers = [one, two, three];
     let refused = answers.iter().filter_map(|answer| answer.as_ref().err());

@@ -161,8 +161,8 @@ impl DigestCommand {
     async fn connect(&self) -> std::result::Result<Shell, String> {
         let connected = self.gateway.connect_unasked().await;
         let connection = connected.map_err(|error| error.to_string())?;
-        let (reader, writer) = connection.stream.into_split();
-        Ok(Shell { reader, writer, diagnosis: connection.diagnosis })
+        let ssh::Connection { reader, writer, diagnosis, .. } = connection;
+        Ok(Shell { reader, writer, diagnosis })
     }
 }
 

@@ -38,8 +38,7 @@ impl Shell for SshShell {
             false => dialer.connect_unasked().await,
         };
         let connection = connected.map_err(|error| ShellError::Lost(error.to_string()))?;
-        let (reader, writer) = connection.stream.into_split();
-        let diagnosis = connection.diagnosis;
+        let ssh::Connection { reader, writer, diagnosis, .. } = connection;
         let exit = Box::pin(async move {
             diagnosis.ended().await;
             let status = diagnosis.status().and_then(|status| status.code());
