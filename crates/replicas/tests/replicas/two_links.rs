@@ -40,7 +40,7 @@ impl Connector for Ssh {
         let connection = self.0.connect().await;
         let connection = connection
             .map_err(|error| ConnectError { message: error.to_string(), permanent: false })?;
-        let (reader, writer) = connection.stream.into_split();
+        let (reader, writer) = (connection.reader, connection.writer);
         let diagnosis = connection.diagnosis;
         let explain = move || diagnosis.summary().map(Explanation::transient);
         Ok(Connection::from_halves(reader, writer, Box::new(explain)))
