@@ -2,97 +2,68 @@
 //! cancelled or fails between an open and the use of its handle leaks nothing.
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{Dh, Fh, Remote, Result};
 
-/// A file handle that is [closed](Remote::close) on drop, unless it was [taken](OpenGuard::take).
-#[must_use]
-pub struct OpenGuard<'a> {
-    remote: &'a dyn Remote,
-    fh: Fh,
-    is_taken: bool,
+/// A handle that a [`Remote`] has opened.
+pub trait OpenHandle: Copy + fmt::Debug {
+    /// Closes it.
+    fn close_on<R: Remote + ?Sized>(self, remote: &R);
 }
 
-impl<'a> OpenGuard<'a> {
-    /// Guards a handle that `remote` has opened.
-    pub fn new(remote: &'a dyn Remote, fh: Fh) -> OpenGuard<'a> {
-        OpenGuard { remote, fh, is_taken: false }
+impl OpenHandle for Fh {
+    fn close_on<R: Remote + ?Sized>(self, remote: &R) {
+        remote.close(self);
     }
+}
 
-    /// The handle, still guarded.
-    pub fn fh(&self) -> Fh {
-        self.fh
+impl OpenHandle for Dh {
+    fn close_on<R: Remote + ?Sized>(self, remote: &R) {
+        remote.closedir(self);
+    }
+}
+
+/// A handle that is closed on drop, unless it was [taken](Guard::take) or
+/// [finished](Guard::finish) before.
+#[must_use]
+pub struct Guard<R: Deref<Target: Remote>, H: OpenHandle> {
+    remote: R,
+    handle: H,
+    is_over: AtomicBool,
+}
+
+/// A file handle of a borrowed remote.
+pub type OpenGuard<'a> = Guard<&'a dyn Remote, Fh>;
+
+/// A directory handle of a borrowed remote.
+pub type DirGuard<'a> = Guard<&'a dyn Remote, Dh>;
+
+/// A file handle that owns a share of its remote, as std's `OwnedFd` owns a descriptor.
+pub type OwnedFh = Guard<Arc<dyn Remote>, Fh>;
+
+/// A directory handle that owns a share of its remote.
+pub type OwnedDh = Guard<Arc<dyn Remote>, Dh>;
+
+impl<R: Deref<Target: Remote>, H: OpenHandle> Guard<R, H> {
+    /// Guards a handle that `remote` has opened.
+    pub fn new(remote: R, handle: H) -> Guard<R, H> {
+        Guard { remote, handle, is_over: AtomicBool::new(false) }
     }
 
     /// Ends the guard: the caller has to close the handle.
-    pub fn take(mut self) -> Fh {
-        self.is_taken = true;
-        self.fh
+    pub fn take(mut self) -> H {
+        *self.is_over.get_mut() = true;
+        self.handle
     }
 }
 
-impl Drop for OpenGuard<'_> {
-    fn drop(&mut self) {
-        if !self.is_taken {
-            self.remote.close(self.fh);
-        }
-    }
-}
-
-/// A directory handle that is [closed](Remote::closedir) on drop, unless it was
-/// [taken](DirGuard::take).
-#[must_use]
-pub struct DirGuard<'a> {
-    remote: &'a dyn Remote,
-    dh: Dh,
-    is_taken: bool,
-}
-
-impl<'a> DirGuard<'a> {
-    /// Guards a handle that `remote` has opened.
-    pub fn new(remote: &'a dyn Remote, dh: Dh) -> DirGuard<'a> {
-        DirGuard { remote, dh, is_taken: false }
-    }
-
+impl<R: Deref<Target: Remote>> Guard<R, Fh> {
     /// The handle, still guarded.
-    pub fn dh(&self) -> Dh {
-        self.dh
-    }
-
-    /// Ends the guard: the caller has to close the handle.
-    pub fn take(mut self) -> Dh {
-        self.is_taken = true;
-        self.dh
-    }
-}
-
-impl Drop for DirGuard<'_> {
-    fn drop(&mut self) {
-        if !self.is_taken {
-            self.remote.closedir(self.dh);
-        }
-    }
-}
-
-/// A file handle that owns a share of its remote, as std's `OwnedFd` owns a descriptor. It is
-/// [closed](Remote::close) on drop, unless it was [finished](OwnedFh::finish) before.
-pub struct OwnedFh {
-    remote: Arc<dyn Remote>,
-    fh: Fh,
-    is_finished: AtomicBool,
-}
-
-impl OwnedFh {
-    /// Takes ownership of a handle that `remote` has opened.
-    pub fn new(remote: Arc<dyn Remote>, fh: Fh) -> OwnedFh {
-        OwnedFh { remote, fh, is_finished: AtomicBool::new(false) }
-    }
-
-    /// The handle.
     pub fn fh(&self) -> Fh {
-        self.fh
+        self.handle
     }
 
     /// Closes the handle now, and returns [the server's answer](Remote::finish). Operations that
@@ -102,47 +73,30 @@ impl OwnedFh {
     /// # Errors
     /// Those of [`Remote::finish`].
     pub async fn finish(&self) -> Result<()> {
-        if self.is_finished.swap(true, Ordering::SeqCst) {
+        if self.is_over.swap(true, Ordering::SeqCst) {
             return Ok(());
         }
-        self.remote.finish(self.fh).await
+        self.remote.finish(self.handle).await
     }
 }
 
-impl Drop for OwnedFh {
+impl<R: Deref<Target: Remote>> Guard<R, Dh> {
+    /// The handle, still guarded.
+    pub fn dh(&self) -> Dh {
+        self.handle
+    }
+}
+
+impl<R: Deref<Target: Remote>, H: OpenHandle> Drop for Guard<R, H> {
     fn drop(&mut self) {
-        if !*self.is_finished.get_mut() {
-            self.remote.close(self.fh);
+        if !*self.is_over.get_mut() {
+            self.handle.close_on(&*self.remote);
         }
     }
 }
 
-impl fmt::Debug for OwnedFh {
+impl<R: Deref<Target: Remote>, H: OpenHandle> fmt::Debug for Guard<R, H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("OwnedFh").field(&self.fh).finish()
-    }
-}
-
-/// A directory handle that owns a share of its remote. It is [closed](Remote::closedir) on drop.
-pub struct OwnedDh {
-    remote: Arc<dyn Remote>,
-    dh: Dh,
-}
-
-impl OwnedDh {
-    /// Takes ownership of a handle that `remote` has opened.
-    pub fn new(remote: Arc<dyn Remote>, dh: Dh) -> OwnedDh {
-        OwnedDh { remote, dh }
-    }
-
-    /// The handle.
-    pub fn dh(&self) -> Dh {
-        self.dh
-    }
-}
-
-impl Drop for OwnedDh {
-    fn drop(&mut self) {
-        self.remote.closedir(self.dh);
+        f.debug_tuple("Guard").field(&self.handle).finish()
     }
 }

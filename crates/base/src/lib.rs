@@ -28,7 +28,7 @@ pub mod watch;
 
 pub use attr::{Attr, AttrChange, ChangeId, FileId, FileKind, InodeAttr, StatVfs, Timestamp};
 pub use errno::{Errno, Result};
-pub use guard::{DirGuard, OpenGuard, OwnedDh, OwnedFh};
+pub use guard::{DirGuard, Guard, OpenGuard, OpenHandle, OwnedDh, OwnedFh};
 pub use hash::stable_hash;
 pub use lifetime::{Lifetime, Owner};
 pub use lock::{Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges};
