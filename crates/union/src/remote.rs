@@ -217,13 +217,6 @@ impl Remote for Union {
         lookup::digest(&self.tree(), path, *attr, kind, effort).await
     }
 
-    async fn read_file(&self, path: &RemotePath, max_bytes: u32) -> Result<Option<(Attr, Data)>> {
-        let tree = self.tree();
-        let (branch, at) = tree.sole_branch(path).ok_or(Errno::EOPNOTSUPP)?;
-        let read = branch.call(branch.remote.read_file(&at, max_bytes)).await?;
-        Ok(read.map(|(attr, data)| (branch.translated(attr), data)))
-    }
-
     fn backing(&self, fh: Fh) -> Option<Arc<OwnedFd>> {
         let file = self.files.get(fh.0).ok()?;
         file.branch.remote.backing(file.fh())

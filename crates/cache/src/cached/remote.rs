@@ -13,7 +13,7 @@ use base::{
 use bytes::Bytes;
 
 use super::changes::Scope;
-use super::{Cached, Core, ReadPolicy};
+use super::{Cached, Core};
 
 #[async_trait]
 impl Remote for Cached {
@@ -288,13 +288,6 @@ impl Remote for Cached {
         match self.core.config.offline {
             true => std::future::pending().await,
             false => self.core.inner.disconnected().await,
-        }
-    }
-
-    async fn write_verifier(&self) -> Result<Option<Bytes>> {
-        match self.core.read_policy(&RemotePath::root()) {
-            ReadPolicy::CacheOnly => Ok(None),
-            _ => self.core.inner.write_verifier().await,
         }
     }
 

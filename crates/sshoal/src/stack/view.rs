@@ -226,17 +226,6 @@ impl Remote for View {
         self.inner.suggested_window()
     }
 
-    async fn read_file(&self, path: &RemotePath, max_bytes: u32) -> Result<Option<(Attr, Data)>> {
-        let Some((attr, data)) = self.inner.read_file(path, max_bytes).await? else {
-            return Ok(None);
-        };
-        Ok(Some((self.attr_here(attr).await?, data)))
-    }
-
-    fn reads_files(&self) -> bool {
-        self.inner.reads_files()
-    }
-
     fn backing(&self, fh: Fh) -> Option<Arc<OwnedFd>> {
         self.inner.backing(fh)
     }
@@ -287,7 +276,6 @@ impl Remote for View {
             path: &'b RemotePath, attr: &'c Attr, kind: DigestKind, effort: DigestEffort
         ) -> Result<Option<Bytes>>;
         fn disconnected<>() -> ();
-        fn write_verifier<>() -> Result<Option<Bytes>>;
         fn lock<>(fh: Fh, lock: Lock, wait: bool) -> Result<()>;
         fn unlock<>(fh: Fh, owner: LockOwner, range: LockRange) -> Result<()>;
         fn test_lock<>(fh: Fh, lock: Lock) -> Result<Option<(LockRange, LockKind)>>;
