@@ -5,7 +5,7 @@
 //! within one mount how long attributes are valid and when an open must be revalidated; this layer
 //! decides what outlives a mount, and what many processes share.
 //!
-//! | request | close-to-open, timeout | immutable | offline, or unreachable with `stale_ok` |
+//! | request | close-to-open | immutable | offline, or unreachable with `stale_ok` |
 //! |---|---|---|---|
 //! | attributes, names, link targets | requested, and recorded | requested once | the records, else `EIO` |
 //! | open to read, content cached | one round trip | none | none |
@@ -244,10 +244,6 @@ impl Cached {
         config: CachedConfig,
     ) -> std::io::Result<Arc<Cached>> {
         let owner = Owner::default();
-        let window = match config.mode {
-            Mode::Timeout(window) => window,
-            Mode::CloseToOpen | Mode::Immutable => Duration::ZERO,
-        };
         let recorder = Recorder {
             store: store.clone(),
             pending_listings: PendingListings::default(),
@@ -257,7 +253,7 @@ impl Cached {
         let core = Arc::new(Core {
             files: Files::new(inner.clone(), config.offline),
             listings: Table::default(),
-            validators: Validators::new(config.clock_skew, window),
+            validators: Validators::new(config.clock_skew),
             write_behind: WriteBehind::new(recorder.clone(), counters.clone(), owner.lifetime())?,
             pending_listings: recorder.pending_listings.clone(),
             changes: recorder.changes.clone(),

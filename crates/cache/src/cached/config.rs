@@ -15,9 +15,6 @@ pub enum Mode {
     /// after the call began, that the file still has it.
     #[default]
     CloseToOpen,
-    /// As [`Mode::CloseToOpen`], but an open uses the attributes that the remote returned within
-    /// this time.
-    Timeout(Duration),
     /// Always: the tree never changes.
     Immutable,
 }

@@ -97,7 +97,7 @@ impl Core {
             if let Some(attr) = &entry.attr {
                 let path = remote.path.join(&entry.name);
                 if self.changes.is_unchanged(&path, remote.stamp.generation) {
-                    self.validators.note(&path, attr, remote.stamp.at);
+                    self.validators.note(&path, attr);
                 }
             }
         }

@@ -1,7 +1,6 @@
 //! Attributes, names and link targets: requests for them, and their records.
 
 use base::{Attr, Errno, FileKind, RemotePath, Result, Timestamp};
-use tokio::time::Instant;
 
 use super::changes::Generation;
 use super::{Core, ReadPolicy, RemoteWait};
@@ -12,15 +11,13 @@ use crate::{KnownAttr, KnownLink, SourceId};
 #[derive(Clone, Copy)]
 pub(crate) struct RequestStamp {
     pub(crate) generation: Generation,
-    pub(crate) at: Instant,
     /// By the clock that all processes share.
     pub(crate) time: Timestamp,
 }
 
 impl Core {
     pub(crate) fn stamp(&self) -> RequestStamp {
-        let (at, time) = (Instant::now(), Timestamp::now());
-        RequestStamp { generation: self.changes.generation(), at, time }
+        RequestStamp { generation: self.changes.generation(), time: Timestamp::now() }
     }
 
     pub(crate) async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
@@ -150,7 +147,7 @@ impl Core {
     /// `stamp`.
     pub(crate) fn note_seen(&self, path: &RemotePath, attr: &Attr, stamp: RequestStamp) {
         if self.changes.is_unchanged(path, stamp.generation) {
-            self.validators.note(path, attr, stamp.at);
+            self.validators.note(path, attr);
         }
     }
 
@@ -159,7 +156,7 @@ impl Core {
         if !self.changes.is_unchanged(path, stamp.generation) {
             return;
         }
-        self.validators.note(path, attr, stamp.at);
+        self.validators.note(path, attr);
         self.invalid_dirs.remove(path);
         let source = self.source(path);
         let known = self.known_attr(source, path).map(|known| known.attr);

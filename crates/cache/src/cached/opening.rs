@@ -7,7 +7,6 @@
 use std::sync::Arc;
 
 use base::{Access, Attr, Data, Errno, Fh, FileKind, OpenFlags, Opened, RemotePath, Result};
-use tokio::time::Instant;
 
 use super::changes::Scope;
 use super::files::Content;
@@ -272,7 +271,6 @@ impl Core {
         if !self.changes.is_unchanged(path, stamp.generation) || not_regular(&attr).is_some() {
             return None;
         }
-        self.files.recognize(path, &attr);
         let mut object = self.cached_object(path, &attr, ReadPolicy::Server);
         if object.is_none() {
             object = self.named_by_digest(path, &attr, ReadPolicy::Server, stamp).await;
@@ -295,10 +293,6 @@ impl Core {
         let cached = known.is_some_and(|known| self.store.object_bytes(&known.digest).is_some());
         if self.linked.contains(path) || (!cached && !by_digest) {
             return None;
-        }
-        // A digest has to be returned between two requests for the attributes.
-        if !by_digest && let Some(attr) = self.validators.within_window(path, Instant::now()) {
-            return Some(attr);
         }
         if known.is_some_and(|known| self.changed_recently(&known.attr)) {
             return None;

@@ -20,11 +20,9 @@ const MAX_PER_GENERATION: usize = 32 << 10;
 
 #[derive(Clone, Copy)]
 struct Observation {
-    attr: Attr,
-    /// When this validator was seen first.
+    validator: Validator,
+    /// When it was seen first.
     first_at: Instant,
-    /// When it was last requested.
-    requested_at: Instant,
 }
 
 #[derive(Default)]
@@ -37,30 +35,28 @@ struct Generations {
 pub(crate) struct Validators {
     generations: Mutex<Generations>,
     clock_skew: Duration,
-    /// How long an observation is valid; if zero, only unsettled ones are kept.
-    window: Duration,
 }
 
 impl Validators {
-    pub(crate) fn new(clock_skew: Duration, window: Duration) -> Validators {
-        Validators { generations: Mutex::default(), clock_skew, window }
+    pub(crate) fn new(clock_skew: Duration) -> Validators {
+        Validators { generations: Mutex::default(), clock_skew }
     }
 
-    /// Notes that the remote returned `attr`, requested at `requested_at`.
-    pub(crate) fn note(&self, path: &RemotePath, attr: &Attr, requested_at: Instant) {
-        let regular = attr.kind == FileKind::Regular;
-        if !regular || (self.window.is_zero() && self.is_old(attr)) {
+    /// Notes that the remote returned `attr`. Only the unsettled ones of files are kept.
+    pub(crate) fn note(&self, path: &RemotePath, attr: &Attr) {
+        if attr.kind != FileKind::Regular || self.is_old(attr) {
             return;
         }
+        let validator = Validator::of(attr);
         let mut generations = self.generations.lock();
         let last = generations.newer.get(path).or_else(|| generations.older.get(path));
-        let same = last.filter(|last| Validator::of(&last.attr) == Validator::of(attr));
+        let same = last.filter(|last| last.validator == validator);
         // The answer, not the request, proves that the server's clock was that far.
         let first_at = same.map_or_else(Instant::now, |last| last.first_at);
         if generations.newer.len() >= MAX_PER_GENERATION {
             generations.older = std::mem::take(&mut generations.newer);
         }
-        generations.newer.insert(path.clone(), Observation { attr: *attr, first_at, requested_at });
+        generations.newer.insert(path.clone(), Observation { validator, first_at });
     }
 
     /// Forgets `path`, which was changed here.
@@ -68,14 +64,6 @@ impl Validators {
         let mut generations = self.generations.lock();
         generations.newer.remove(path);
         generations.older.remove(path);
-    }
-
-    /// The attributes of the file that the remote returned within the window.
-    pub(crate) fn within_window(&self, path: &RemotePath, now: Instant) -> Option<Attr> {
-        let generations = self.generations.lock();
-        let observation = generations.newer.get(path).or_else(|| generations.older.get(path))?;
-        (now.saturating_duration_since(observation.requested_at) < self.window)
-            .then_some(observation.attr)
     }
 
     /// Whether a content read from now on, with the validator of `attr`, cannot change without a
@@ -93,7 +81,7 @@ impl Validators {
         let observation = generations.newer.get(path).or_else(|| generations.older.get(path));
         observation.is_some_and(|observation| {
             let waited = observation.first_at.elapsed() >= Duration::from_secs(RACY_SECS as u64);
-            Validator::of(&observation.attr) == Validator::of(attr) && waited
+            observation.validator == Validator::of(attr) && waited
         })
     }
 
@@ -122,50 +110,38 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_time_is_settled_when_it_is_past_on_every_clock() {
-        let validators = Validators::new(SKEW, Duration::ZERO);
+        let validators = Validators::new(SKEW);
         let at = path("f");
         assert!(validators.is_settled(&at, &attr(400)));
         let young = attr(10);
         assert!(!validators.is_settled(&at, &young));
-        validators.note(&at, &young, Instant::now());
+        validators.note(&at, &young);
         assert!(!validators.is_settled(&at, &young));
         tokio::time::advance(Duration::from_secs(2)).await;
         assert!(validators.is_settled(&at, &young));
         // A second observation does not restart the time; another content does.
-        validators.note(&at, &young, Instant::now());
+        validators.note(&at, &young);
         assert!(validators.is_settled(&at, &young));
         let other = Attr { size: 2, ..young };
         assert!(!validators.is_settled(&at, &other));
-        validators.note(&at, &other, Instant::now());
+        validators.note(&at, &other);
         assert!(!validators.is_settled(&at, &other));
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_time_in_the_future_is_never_settled() {
-        let validators = Validators::new(SKEW, Duration::ZERO);
+        let validators = Validators::new(SKEW);
         let future = attr(-4000);
-        validators.note(&path("f"), &future, Instant::now());
+        validators.note(&path("f"), &future);
         tokio::time::advance(Duration::from_secs(10)).await;
         assert!(!validators.is_settled(&path("f"), &future));
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn attributes_are_valid_within_the_window() {
-        let validators = Validators::new(SKEW, Duration::from_secs(5));
-        validators.note(&path("f"), &attr(4000), Instant::now());
-        assert!(validators.within_window(&path("f"), Instant::now()).is_some());
-        tokio::time::advance(Duration::from_secs(5)).await;
-        assert!(validators.within_window(&path("f"), Instant::now()).is_none());
-        validators.note(&path("f"), &attr(4000), Instant::now());
-        validators.forget(&path("f"));
-        assert!(validators.within_window(&path("f"), Instant::now()).is_none());
-    }
-
     #[tokio::test]
     async fn only_so_many_are_remembered() {
-        let validators = Validators::new(SKEW, Duration::ZERO);
+        let validators = Validators::new(SKEW);
         for number in 0..3 * MAX_PER_GENERATION {
-            validators.note(&path(&format!("f{number}")), &attr(1), Instant::now());
+            validators.note(&path(&format!("f{number}")), &attr(1));
         }
         let generations = validators.generations.lock();
         assert!(generations.newer.len() + generations.older.len() <= 2 * MAX_PER_GENERATION);

@@ -17,7 +17,6 @@ pub(crate) struct Directory {
     names: HashMap<Vec<u8>, NameRecords>,
     /// The number of the record added last. Records with higher numbers are later.
     latest: u64,
-    weight: u64,
 }
 
 #[derive(Debug)]
@@ -70,7 +69,6 @@ impl Directory {
     }
 
     fn name(&mut self, name: Vec<u8>) -> &mut NameRecords {
-        self.weight += weight(&name);
         self.names.entry(name).or_default()
     }
 

@@ -110,22 +110,6 @@ async fn a_file_in_the_racy_window_is_not_kept() {
     assert_eq!(stage.asked(), 1);
 }
 
-/// T1, T2: within its time an answer about a file replaces a request, and no longer.
-#[tokio::test(start_paused = true)]
-async fn an_open_within_the_timeout_sends_no_request() {
-    let stage = Stage::new();
-    stage.put("f", "content");
-    let cached = stage.mount(Mode::Timeout(Duration::from_secs(5)));
-    keep(&cached, "f").await;
-    size(&cached, "f").await.unwrap();
-    stage.asked();
-    assert_eq!(read(&cached, "f").await.unwrap(), b"content");
-    assert_eq!(stage.asked(), 0);
-    stage.memory.put_file("f", "changed");
-    tokio::time::advance(Duration::from_secs(5)).await;
-    assert_eq!(read(&cached, "f").await.unwrap(), b"changed");
-}
-
 /// A user who may no longer read a file is refused, though its content is cached.
 #[tokio::test]
 async fn a_file_with_changed_permissions_is_opened_at_the_server() {
