@@ -1,5 +1,8 @@
 //! Moving a complete content into the store.
 
+use std::fs::File;
+use std::io;
+
 use base::{Attr, Timestamp};
 
 use super::files::{Names, Subject};
@@ -64,7 +67,7 @@ impl Inner {
     /// name.
     fn keep_large(&self, digest: &Digest) -> Result<(), Unfinished> {
         let shared = &self.shared;
-        if shared.object_bytes(digest) == Some(self.size()) && shared.object(digest).is_some() {
+        if self.is_kept(digest) {
             self.remove_files(&self.state.lock());
             return Ok(());
         }
@@ -76,31 +79,55 @@ impl Inner {
         // A little more than the chunks have reserved; not worth failing for.
         shared.reserve(on_disk(about.len() as u64));
         let has_room = shared.reserve(table_bytes(self.size()));
-        let (layout, names, own) =
-            (shared.layout(), object::Names::of(digest), Names::of(&self.key));
+        let (layout, names) = (shared.layout(), object::Names::of(digest));
         let named = layout.objects.make_sub(&names.dir).and_then(|dir_fd| {
             layout.put(&dir_fd, &names.about, &about)?;
             if has_room {
                 self.keep_blocks(&layout, &dir_fd, digest);
             }
-            layout.partial.rename(&own.data, &dir_fd, &names.content)?;
-            // Another process may have removed the file and begun another one under its name.
-            let is_own = dir_fd.leads_to(&names.content, &files.data);
-            if !is_own {
-                dir_fd.unlink(&names.content)?;
-            }
-            Ok(is_own)
+            self.give_name(&layout, &dir_fd, digest, &files.data)
         });
-        let is_own = named.map_err(|error| {
+        let is_there = named.map_err(|error| {
             shared.write_failed(&layout, "naming a content", &error);
             Unfinished::NotKept
         })?;
-        if !is_own {
-            return Err(Unfinished::NotKept);
+        if is_there { Ok(()) } else { Err(Unfinished::NotKept) }
+    }
+
+    /// Moves the data file to the place of the content. A good content that another process has
+    /// moved there meanwhile stays: it is recorded. Returns whether the content is there.
+    fn give_name(
+        &self,
+        layout: &Layout,
+        dir_fd: &DirFd,
+        digest: &Digest,
+        data: &File,
+    ) -> io::Result<bool> {
+        let (names, own) = (object::Names::of(digest), Names::of(&self.key));
+        match layout.partial.rename_new(&own.data, dir_fd, &names.content) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                if self.is_kept(digest) {
+                    self.remove_files(&self.state.lock());
+                    return Ok(true);
+                }
+                layout.partial.rename(&own.data, dir_fd, &names.content)?;
+            }
+            renamed => renamed?,
+        }
+        // Another process may have removed the file and begun another one under its name.
+        if !dir_fd.leads_to(&names.content, data) {
+            dir_fd.unlink(&names.content)?;
+            return Ok(false);
         }
         // The map is not needed any more. Housekeeping removes it if this fails.
         let _ = layout.partial.unlink(&own.map);
-        Ok(())
+        Ok(true)
+    }
+
+    /// Whether the content is in the store.
+    fn is_kept(&self, digest: &Digest) -> bool {
+        let shared = &self.shared;
+        shared.object_bytes(digest) == Some(self.size()) && shared.object(digest).is_some()
     }
 
     /// Writes the block checksums. They are optional: a reader computes missing ones.
@@ -118,6 +145,8 @@ impl Inner {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use base::{FileKind, RemotePath};
     use bytes::Bytes;
 
@@ -126,19 +155,51 @@ mod tests {
 
     use super::*;
 
+    fn open(dir: &Path) -> Store {
+        let (size_bytes, free_bytes) = (Some(1 << 30), Some(0));
+        Store::open(StoreConfig { size_bytes, free_bytes, ..StoreConfig::new(dir) }).unwrap()
+    }
+
+    fn attr(size: u64) -> Attr {
+        let (kind, mtime) = (FileKind::Regular, Timestamp::from_secs(5));
+        Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: mtime, mtime, inode: None }
+    }
+
+    /// Two processes complete one content at the same time: the one that is later leaves that of
+    /// the other in its place.
+    #[test]
+    fn a_content_that_another_process_has_just_kept_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let stores = [open(dir.path()), open(dir.path())];
+        let content = Bytes::from(vec![7; 3 * CHUNK_BYTES as usize]);
+        let attr = attr(content.len() as u64);
+        let [first, second] = [0, 1].map(|at| {
+            let path = RemotePath::parse(&[b'a' + at as u8]).unwrap();
+            let fetch = stores[at].fetch(&SourceId::new(b"source"), &path, Validator::of(&attr));
+            fetch.write(0, &content);
+            fetch
+        });
+        let digest = second.0.hash_all().unwrap();
+        first.finish(&attr, false).unwrap();
+        let names = object::Names::of(&digest);
+        let layout = stores[1].layout();
+        let dir_fd = layout.objects.sub(&names.dir).unwrap();
+        let inode = || dir_fd.stat(&names.content).unwrap().st_ino;
+        let kept = inode();
+        let data = second.0.state.lock().files.clone().unwrap();
+        assert!(second.0.give_name(&layout, &dir_fd, &digest, &data.data).unwrap());
+        assert_eq!(inode(), kept);
+        assert!(layout.partial.names().unwrap().is_empty(), "its own files are removed");
+    }
+
     /// A content is abandoned while it is hashed, and the next fetch creates files of its names.
     #[test]
     fn an_abandoned_content_does_not_take_the_files_of_the_next_fetch() {
         let dir = tempfile::tempdir().unwrap();
-        let (size_bytes, free_bytes) = (Some(1 << 30), Some(0));
-        let config = StoreConfig { size_bytes, free_bytes, ..StoreConfig::new(dir.path()) };
-        let store = Store::open(config).unwrap();
+        let store = open(dir.path());
         let (source, path) = (SourceId::new(b"source"), RemotePath::parse(b"f").unwrap());
         let content = Bytes::from(vec![7; 3 * CHUNK_BYTES as usize]);
-        let (kind, size, mtime) =
-            (FileKind::Regular, content.len() as u64, Timestamp::from_secs(5));
-        let attr =
-            Attr { kind, perm: 0o644, size, uid: 0, gid: 0, atime: mtime, mtime, inode: None };
+        let attr = attr(content.len() as u64);
         let fetch = || store.fetch(&source, &path, Validator::of(&attr));
         let first = fetch();
         first.write(0, &content);
