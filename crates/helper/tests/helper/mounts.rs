@@ -74,7 +74,8 @@ fn open_files(mut device: &File) {
         let attr = |inode: u64| {
             let mode: u32 = if inode == 1 { 0o040_755 } else { 0o100_644 };
             let numbers = [0_u32, 0, 0, mode, 1, 0, 0, 0, 4096, 0];
-            let times = [inode, 0, 0, 0, 0, 0].into_iter().flat_map(u64::to_ne_bytes);
+            let size = if inode == 1 { 0 } else { 4096 };
+            let times = [inode, size, 0, 0, 0, 0].into_iter().flat_map(u64::to_ne_bytes);
             times.chain(numbers.into_iter().flat_map(u32::to_ne_bytes)).collect::<Vec<u8>>()
         };
         let body = match opcode {
@@ -207,6 +208,35 @@ fn a_request_that_hangs_keeps_neither_the_locks_nor_the_server_of_an_ended_sessi
     drop(hung);
     // The client has not read the reply.
     let _ = server.join().unwrap();
+}
+
+/// What has been sent under a lock must not change the file when another client has the lock.
+#[test]
+fn a_copy_that_hangs_keeps_the_lock_under_which_it_was_sent() {
+    let Some((dir, hung, mut client)) = with_hung() else { return };
+    let device = hung.device.as_ref().unwrap().try_clone().unwrap();
+    let files = thread::spawn(move || open_files(&device));
+    let attrs = FileAttrs::default();
+    let open = |path, flags| Request::Open { path, flags, attrs };
+    let from = &client.handle(open(b"hung/file", OpenFlags::READ));
+    let handle = &client.handle(open(b"f", OpenFlags::WRITE));
+    let owner = LockOwner { family: LockFamily::Flock, number: 1 };
+    let (range, kind) = (LockRange::WHOLE, Some(LockKind::Write));
+    let lock = LockRequest::Set { owner, range, kind, wait_ms: 0 };
+    client.call(Request::Lock { handle, lock });
+    let (from_offset, to_offset, len) = (0, 0, 4096);
+    client.send(&[(1, Request::CopyData { from, from_offset, len, to: handle, to_offset })]);
+    let Client { stream, server, .. } = client;
+    stream.shutdown(Shutdown::Both).unwrap();
+    // Longer than other locks remain.
+    thread::sleep(Duration::from_millis(1500));
+    let other = File::open(dir.path().join("f")).unwrap();
+    flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap_err();
+    drop(hung);
+    files.join().unwrap();
+    // The client has not read the reply.
+    let _ = server.join().unwrap();
+    flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
 }
 
 /// A client of a directory with a file, and with a file system that hangs.
