@@ -176,9 +176,6 @@ impl Adapter {
 
     /// The reply to an open: the handle, and how the kernel reads and caches the file.
     fn opened(&self, ino: u64, opened: vfs::Opened) -> Result<fuse::Opened> {
-        if opened.invalidate_attributes {
-            self.invalidate_attributes(ino);
-        }
         let mut reply = fuse::Opened::new(opened.handle.0);
         reply.flags.keep_cache = opened.keep_cache;
         reply.flags.direct_io = opened.direct_io;
@@ -585,6 +582,9 @@ impl fuse::Filesystem for Adapter {
         }
         let request = open_request(open.flags);
         let opened = self.vfs.open(Ino(ino), request).await?;
+        if opened.invalidate_attributes {
+            self.invalidate_attributes(ino);
+        }
         if open.kill_suidgid {
             let release = OnDrop(|| self.vfs.release(opened.handle));
             self.drop_set_ids(ino).await?;

@@ -86,7 +86,12 @@ impl Vfs {
         let (attr, remote) = {
             let mut state = inode.state();
             let Some(attr) = self.validated(&state, inode.kind) else { return Ok(None) };
-            if Some(attr) != known || fetched.is_none() && !self.has_pages(&state, &attr) {
+            let has_pages = || {
+                // Pages are dropped while the kernel's size is uncertain.
+                let keeps = self.serves_stale() || !state.has_uncertain_kernel_size();
+                keeps && self.has_pages(&state, &attr)
+            };
+            if Some(attr) != known || fetched.is_none() && !has_pages() {
                 return Ok(None);
             }
             let unopened = state.open.iter().all(|open| open.remote.opened().is_none());

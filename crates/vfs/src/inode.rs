@@ -618,12 +618,20 @@ impl State {
         }
     }
 
-    /// Whether the kernel may use another size than the last one that it got. Returns true once: the
-    /// caller makes the kernel request the attributes again.
-    pub(crate) fn take_uncertain_kernel_size(&mut self) -> bool {
-        let rare = self.active.as_mut().and_then(|active| active.rare.as_mut());
-        let until = rare.and_then(|rare| rare.uncertain_size_until.take());
+    /// Whether the kernel may use another size than the last one that it got.
+    pub(crate) fn has_uncertain_kernel_size(&self) -> bool {
+        let until = self.rare_if_any().and_then(|rare| rare.uncertain_size_until);
         until.is_some_and(|until| Instant::now() < until)
+    }
+
+    /// As [`State::has_uncertain_kernel_size`], once: the caller makes the kernel request the
+    /// attributes again.
+    pub(crate) fn take_uncertain_kernel_size(&mut self) -> bool {
+        let uncertain = self.has_uncertain_kernel_size();
+        if uncertain {
+            self.rare().uncertain_size_until = None;
+        }
+        uncertain
     }
 
     /// An open has found the name gone, or that of another kind of file. Returns whether the kernel

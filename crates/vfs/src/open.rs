@@ -683,7 +683,8 @@ impl Vfs {
             // page cache, for which the size has no meaning.
             match state.expire_kernel_size(attr.size) {
                 KernelSize::Right => {}
-                KernelSize::Wrong if is_second => request.direct = true,
+                // Nearly as good: only splice(2) and mmap(2) use the size without a request.
+                KernelSize::Wrong if is_second => state.note_uncertain_kernel_size(),
                 KernelSize::Wrong => {
                     self.record_in(&mut state, file.inode.kind, attr, stamp, Instant::now());
                     return Err(Errno::ESTALE);
@@ -775,7 +776,7 @@ impl Vfs {
     ) -> Opened {
         let direct_io =
             may_be_other || request.direct || self.config.page_cache == PageCache::Never;
-        let invalidate_attributes = state.take_uncertain_kernel_size();
+        let invalidate_attributes = !self.serves_stale() && state.take_uncertain_kernel_size();
         // The kernel would also use the other size for the pages that it keeps.
         let keep_cache = keep_cache && !invalidate_attributes;
         if !direct_io

@@ -136,6 +136,23 @@ async fn c1_a_size_that_a_short_read_shows_is_requested_again() {
     assert!(open(&vfs, file.ino).await.invalidate_attributes);
 }
 
+/// Such an open drops the kernel's pages, so it is not deferred because of them.
+#[tokio::test(start_paused = true)]
+async fn an_open_after_a_short_read_reads_what_the_server_has() {
+    let Mount { remote, vfs, .. } = mounted(config());
+    put(&remote, "content", LONG_AGO);
+    let file = found(&vfs, "f").await;
+    let reader = open(&vfs, file.ino).await;
+    put(&remote, "cut", LONG_AGO);
+    assert_eq!(read(&vfs, reader.handle).await, b"cut");
+    vfs.release(reader.handle);
+    let plain = OpenRequest::plain(Access::Read);
+    assert_eq!(vfs.open(file.ino, plain).await, Err(Errno::ESTALE), "another size");
+    found(&vfs, "f").await;
+    let again = open(&vfs, file.ino).await.handle;
+    assert_eq!(vfs.read(again, 0, 1000).await.map(|data| data.to_vec()), Ok(b"cut".to_vec()));
+}
+
 /// C1: within one mount it holds at once.
 #[tokio::test]
 async fn c1_what_was_written_here_is_read_at_once() {
