@@ -19,10 +19,12 @@
 //! A pushed tree is unpacked into a directory beside its place, the stage, whose name no other run
 //! uses. The last member of the archive is a mark: the tree gets its name only if the mark was
 //! unpacked, because then the archive was whole. (For tar an archive that ends between two members
-//! is whole.) The mark also brings the mtime of the stage: libarchive's tar sets none of a directory
-//! that exists. Another run may rename the stage and continue it. Then tar creates further members
-//! under the old name, and these are removed. So the inode of the stage is compared before it gets
-//! its name. tar has the stage open, so no directory that tar creates has the same inode number.
+//! is whole.) The mark also brings the mtime of the stage: libarchive's tar sets none of a
+//! directory that exists. Another run may rename the stage and continue it. Then tar creates
+//! further members under the old name, and these are removed. So the inode of the stage is compared
+//! before it gets its name. tar has the stage open, so no directory that tar creates has the same
+//! inode number. After tar has ended, the number may be free, so nothing creates an entry under the
+//! stage's name.
 
 use std::fmt::Write as _;
 
@@ -218,12 +220,12 @@ pub(super) fn push(
          gzip|zstd) {make} \"$v\" -dc | tar -xf - \"$@\" {hold}; t=$?; break;; \
          *) exit 64;; esac; done; \
          m=$s{MARK_TEXT}; [ -e \"$m\" ] || t=1; \
-         [ -z \"$i\" ] || touch -m -r \"$m\" -- \"$s\" 2>/dev/null || t=1; \
          [ -s \"$m\" ] && [ -e \"$s{OTHER_MARK}\" ] && t=1; \
-         rm -f -- \"$m\"; b=${{s##*/}}; \
          if [ \"$i\" ] && [ \"$i\" != \"$(ls -di -- \"$s\" 2>/dev/null)\" ]; then \
-         rm -rf -- \"$s\"; echo kept; \
-         elif [ \"$t\" != 0 ] || [ -e \"$n\" ] || [ -h \"$n\" ]; then echo kept; \
+         rm -rf -- \"$s\"; t=1; \
+         elif [ \"$i\" ]; then touch -c -m -r \"$m\" -- \"$s\" 2>/dev/null || t=1; fi; \
+         rm -f -- \"$m\"; b=${{s##*/}}; \
+         if [ \"$t\" != 0 ] || [ -e \"$n\" ] || [ -h \"$n\" ]; then echo kept; \
          elif ! mv -- \"$s\" \"$n\"; then echo kept; \
          elif [ -e \"$n/$b\" ]; then mv -- \"$n/$b\" \"$s\"; echo kept; \
          else echo done; fi",

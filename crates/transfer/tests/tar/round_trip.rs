@@ -392,6 +392,28 @@ async fn a_stage_that_another_run_has_removed_is_not_taken_for_the_one_that_come
 }
 
 #[tokio::test]
+async fn a_stage_that_another_run_has_removed_is_not_created_again() {
+    let programs = tempfile::tempdir().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    make(&dir.path().join("tree"));
+    // As on a file system that gives a new entry the inode number of the removed one.
+    let ls = "#!/bin/sh\nfor last; do :; done; [ -e \"$last\" ] && echo 1\n";
+    sandbox::write_program(&programs.path().join("ls"), ls).unwrap();
+    let tar = "$real \"$@\"; rm -rf .pushed.sshoal-new-????????????; exit 0";
+    for compress in [Compress::Never, Compress::Always(Method::Gzip)] {
+        let mut streaming = streaming(LocalShell::with_tar(programs.path(), tar), all());
+        streaming.compress = compress;
+        let push = push_of(&dir.path().join("tree"), dir.path(), "pushed");
+        match streaming.push(&push).await.unwrap() {
+            Streamed::Partly(done) => assert!(done.stage.is_some()),
+            other => panic!("{other:?}"),
+        }
+        assert!(!dir.path().join("pushed").exists());
+        assert!(stages(dir.path()).is_empty());
+    }
+}
+
+#[tokio::test]
 async fn a_name_that_is_taken_at_the_last_moment_keeps_what_it_has() {
     let programs = tempfile::tempdir().unwrap();
     let dir = tempfile::tempdir().unwrap();
