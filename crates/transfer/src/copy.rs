@@ -40,21 +40,26 @@ pub(crate) use pieces::parts;
 /// How often a file is read that changes meanwhile.
 const ATTEMPTS: usize = 2;
 
-/// The temporary file of a step in progress, for a run that is stopped, and the step's room.
+/// The temporary files of a step in progress, for a run that is stopped, and the step's room.
 pub(crate) struct Unfinished {
-    path: Mutex<Option<RemotePath>>,
+    paths: Mutex<Vec<RemotePath>>,
     room: Mutex<Option<OwnedSemaphorePermit>>,
 }
 
 impl Unfinished {
     /// Of a step that has this room.
     pub(crate) fn new(room: OwnedSemaphorePermit) -> Unfinished {
-        Unfinished { path: Mutex::default(), room: Mutex::new(Some(room)) }
+        Unfinished { paths: Mutex::default(), room: Mutex::new(Some(room)) }
     }
 
     /// Sets the file that exists now and cannot be continued.
     fn set(&self, path: Option<RemotePath>) {
-        *self.path.lock() = path;
+        *self.paths.lock() = Vec::from_iter(path);
+    }
+
+    /// Adds a further file that exists beside it.
+    fn add(&self, path: RemotePath) {
+        self.paths.lock().push(path);
     }
 
     /// Exchanges the room for other entries by one for entries that are compared, if there is one.
@@ -64,13 +69,13 @@ impl Unfinished {
         }
     }
 
-    /// Removes it, if the target can be reached.
+    /// Removes the files, if the target can be reached.
     pub(crate) async fn remove(&self, core: &Core) {
-        let path = self.path.lock().take();
-        if let Some(path) = path
-            && !core.job.target.remote.is_disconnected()
-        {
-            let _ = core.job.target.remote.unlink(&path).await;
+        let paths = std::mem::take(&mut *self.paths.lock());
+        for path in paths {
+            if !core.job.target.remote.is_disconnected() {
+                let _ = core.job.target.remote.unlink(&path).await;
+            }
         }
     }
 }

@@ -55,6 +55,7 @@ impl<'a> Copy<'a> {
         let (tag, span) = (temporary::tag(&self.name, &self.attr), span(self.attr.size));
         let machine = self.core.target_run().await;
         let path = self.beside(&temporary::name(&self.name, &self.attr, span, machine));
+        self.left.set(Some(path.clone()));
         let mut made = self.make(path).await?;
         // Where another run was quicker to remove it, the check of its name will find that.
         made.lock = lock(self.core, &made.path).await.flatten();
@@ -62,12 +63,11 @@ impl<'a> Copy<'a> {
             partial.tag == tag && partial.uid == made.uid && partial.size <= self.attr.size
         };
         let best = self.step.partials.iter().filter(fitting);
-        self.left.set(Some(made.path.clone()));
         if self.may_resume
             && let Some(partial) = best.max_by_key(|partial| partial.reliable())
             && let Some(begun) = self.go_on(partial, machine, made.uid).await
         {
-            self.left.remove(self.core).await;
+            let _ = self.target().unlink(&made.path).await;
             return Ok(begun);
         }
         self.left.set(None);
@@ -89,6 +89,9 @@ impl<'a> Copy<'a> {
         }
         let own = temporary::name(&self.name, &self.attr, partial.span, machine);
         let path = self.beside(&own);
+        if self.core.job.options.no_partial {
+            self.left.add(path.clone());
+        }
         remote.rename(&found, &path, RenameMode::Replace).await.ok()?;
         let begun = self.continued(partial, machine, path.clone(), start, lock).await;
         if begun.is_none() {

@@ -243,22 +243,28 @@ async fn without_partial_nothing_is_left() {
 #[tokio::test]
 async fn without_partial_a_continued_file_is_removed_at_an_interruption() {
     let source = source(1).await;
-    let target = interrupted(&source, 150).await;
-    let faulty = Arc::new(FaultyRemote::new(target.clone()));
-    let gate = faulty.hold(Call::Write, 1);
-    let options = Options { no_partial: true, ..Options::default() };
-    let run = transfer::Run::start(job(source, faulty, options), Arc::new(transfer::Silent));
-    let run = run.await.unwrap();
-    let (stopper, progress) = (run.stopper(), run.progress());
-    let running =
-        tokio::spawn(async move { transfer::engine::drive(run, &mut Default::default()).await });
-    gate.arrived().await;
-    // It is continued, and not a new one.
-    assert!(progress.bytes_done.load(std::sync::atomic::Ordering::Relaxed) > 0);
-    stopper.stop();
-    assert_eq!(running.await.unwrap().stopped, Some(transfer::Stop::Asked));
-    assert_eq!(snapshot(&*target).await.len(), 1);
-    drop(gate);
+    // While the file is compared with the source, and after that.
+    for held in [Call::Read, Call::Write] {
+        let target = interrupted(&source, 150).await;
+        let faulty = Arc::new(FaultyRemote::new(target.clone()));
+        let gate = faulty.hold(held, 1);
+        let options = Options { no_partial: true, ..Options::default() };
+        let job = job(source.clone(), faulty, options);
+        let run = transfer::Run::start(job, Arc::new(transfer::Silent)).await.unwrap();
+        let (stopper, progress) = (run.stopper(), run.progress());
+        let running =
+            tokio::spawn(
+                async move { transfer::engine::drive(run, &mut Default::default()).await },
+            );
+        gate.arrived().await;
+        // Once it is compared, it is continued, and not a new one.
+        let done = progress.bytes_done.load(std::sync::atomic::Ordering::Relaxed);
+        assert_eq!(done > 0, held == Call::Write);
+        stopper.stop();
+        assert_eq!(running.await.unwrap().stopped, Some(transfer::Stop::Asked));
+        assert_eq!(snapshot(&*target).await.len(), 1, "{held:?}");
+        drop(gate);
+    }
 }
 
 #[tokio::test]
