@@ -165,17 +165,15 @@ impl PathSet {
     }
 
     fn contains(&self, path: &RemotePath) -> bool {
-        let paths = self.0.lock();
-        !paths.is_empty()
-            && (paths.contains_key(&Scope::Entry(path.clone())) || is_in_tree(&paths, Some(path)))
+        has_path(&self.0.lock(), path)
     }
 
     /// `from`, with all below it, was renamed to `to`.
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath, mode: RenameMode) {
         let mut paths = self.0.lock();
-        let has = |path: &RemotePath| paths.contains_key(&Scope::Entry(path.clone()));
-        // Two names of one file: rename(2) leaves both.
-        if paths.is_empty() || mode != RenameMode::Exchange && has(from) && has(to) {
+        // They may be two names of one file: rename(2) leaves both.
+        let may_be_one = || has_path(&paths, from) && has_path(&paths, to);
+        if paths.is_empty() || mode != RenameMode::Exchange && may_be_one() {
             return;
         }
         let mut moved = Vec::new();
@@ -190,8 +188,17 @@ impl PathSet {
             let scope_of = if is_tree { Scope::Subtree } else { Scope::Entry };
             moved.extend(mode.moved(scope.path(), from, to).map(scope_of));
         }
+        moved.retain(|scope| !is_in_tree(&paths, Some(scope.path())));
         paths.extend(moved.into_iter().map(|scope| (scope, ())));
+        if paths.len() > PathSet::MAX {
+            fold(&mut paths, PathSet::MAX / 2);
+        }
     }
+}
+
+fn has_path(paths: &HashMap<Scope, ()>, path: &RemotePath) -> bool {
+    !paths.is_empty()
+        && (paths.contains_key(&Scope::Entry(path.clone())) || is_in_tree(paths, Some(path)))
 }
 
 /// Whether a directory of the set that stands for all below it is at `path` or above.
@@ -470,6 +477,36 @@ mod tests {
         assert!(paths.contains(&path("e/moved")));
         paths.renamed(&path("d"), &path("f"), RenameMode::Replace);
         assert!(paths.contains(&path("f/0/1")) && !paths.contains(&path("d/0/1")));
+    }
+
+    /// `rsync` renames each file when it is complete.
+    #[test]
+    fn renames_do_not_extend_the_set_beyond_its_bound() {
+        let paths = PathSet::default();
+        let count = || paths.0.lock().len();
+        paths.0.lock().insert(Scope::Subtree(path("d")), ());
+        for mode in [RenameMode::Replace, RenameMode::Exchange] {
+            paths.renamed(&path("d/.x"), &path("d/x"), mode);
+            assert_eq!(count(), 1, "the directory stands for both");
+        }
+        (1..PathSet::MAX).for_each(|number| _ = paths.insert(&path(&format!("g/{number}"))));
+        assert_eq!(count(), PathSet::MAX);
+        paths.renamed(&path("d/x"), &path("e/f/x"), RenameMode::Replace);
+        assert!(count() < PathSet::MAX);
+        assert!(paths.contains(&path("e/f/x")) && !paths.contains(&path("other")));
+    }
+
+    #[test]
+    fn names_stay_in_the_set_after_a_rename_that_may_do_nothing() {
+        let paths = PathSet::default();
+        for member in ["a", "d/b"] {
+            paths.insert(&path(member));
+        }
+        paths.0.lock().insert(Scope::Subtree(path("d")), ());
+        for (from, to) in [("a", "d/x"), ("d/x", "a"), ("a", "d/b"), ("d/b", "a")] {
+            paths.renamed(&path(from), &path(to), RenameMode::Replace);
+            assert!(paths.contains(&path(from)) && paths.contains(&path(to)), "{from} to {to}");
+        }
     }
 
     #[test]
