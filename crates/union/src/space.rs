@@ -32,7 +32,7 @@ pub(crate) async fn statvfs(tree: &Tree, path: &RemotePath) -> Result<StatVfs> {
     let calls = queried.map(async |(branch, at, required)| {
         match branch.call(branch.remote.statvfs(&at)).await {
             Ok(space) => Ok(Some(BranchSpace { branch, space })),
-            Err(errno) if errno.is_loss() && branch.is_optional() => Ok(None),
+            Err(errno) if branch.is_lost(errno) && branch.is_optional() => Ok(None),
             // A branch without `statvfs` is not counted.
             Err(Errno::EOPNOTSUPP) => Ok(None),
             Err(_) if !required => Ok(None),

@@ -258,4 +258,6 @@ async fn an_error_of_one_entry_does_not_leave_out_a_local_branch() {
     built.faults(0).fail(Call::Open, 1, Errno::ETIMEDOUT);
     assert_eq!(built.put("dead", b"elsewhere").await, Err(Errno::ETIMEDOUT));
     assert!(!built.mem(1).exists("dead"));
+    built.faults(0).fail(Call::Statvfs, 1, Errno::ETIMEDOUT);
+    assert_eq!(built.union.statvfs(&path("")).await, Err(Errno::ETIMEDOUT));
 }
