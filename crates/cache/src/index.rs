@@ -328,7 +328,7 @@ impl Shared {
         }
     }
 
-    /// Forgets `path` and the listing of its directory, but nothing below it.
+    /// Forgets `path` and the listing of its directory, but nothing below it, nor its own listing.
     pub fn forget_entry(&self, source: &SourceId, path: &RemotePath) {
         let (parent, name) = split(path);
         self.forget_in(&self.layout(), source, &parent, Record::Forget(name));

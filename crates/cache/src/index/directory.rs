@@ -55,7 +55,10 @@ impl Directory {
             Record::Link(name, known) => self.name(name).link = Some(known),
             Record::Attr(name, known) => self.name(name).attr = Some((known, order)),
             Record::Forget(name) => {
-                self.listing = None;
+                // A listing has no entry for the directory itself.
+                if !name.is_empty() {
+                    self.listing = None;
+                }
                 self.names.remove(&name);
             }
             Record::ForgetListing => self.listing = None,
@@ -237,6 +240,18 @@ mod tests {
         let directory = directory(&records);
         assert_eq!((directory.listing(), directory.attr(b"a")), (None, None));
         assert_eq!(directory.attr(b"b"), Some(known(2)));
+    }
+
+    #[test]
+    fn forgetting_the_directory_itself_keeps_its_listing() {
+        let records = [
+            Record::Listing(listing(&[("a", 1)])),
+            Record::Attr(Vec::new(), known(2)),
+            Record::Forget(Vec::new()),
+        ];
+        let directory = directory(&records);
+        assert_eq!(directory.listing(), Some(listing(&[("a", 1)])));
+        assert_eq!(directory.attr(b""), None);
     }
 
     proptest! {

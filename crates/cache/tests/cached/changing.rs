@@ -382,3 +382,19 @@ async fn a_change_of_a_directory_keeps_what_is_cached_below_it() {
         assert_eq!(offline.lstat(&path("d")).await.unwrap().perm, stage.memory.attr("d").perm);
     }
 }
+
+/// `touch` and `rsync -a` change the root of the mount, too.
+#[tokio::test]
+async fn a_change_of_the_root_keeps_its_listing() {
+    let stage = Stage::new();
+    stage.put("f", "content");
+    let cached = stage.mount(Mode::CloseToOpen);
+    list(&cached, "").await.unwrap();
+    cached.wait_idle().await;
+    let times = AttrChange { mtime: Some(Timestamp::from_secs(7)), ..AttrChange::default() };
+    cached.setattr(&path(""), times).await.unwrap();
+    cached.lstat(&path("")).await.unwrap();
+    drop(cached);
+    let offline = stage.mount_with(CachedConfig { offline: true, ..stage.config() });
+    assert_eq!(list(&offline, "").await.unwrap(), ["f"]);
+}
