@@ -93,6 +93,13 @@ impl File {
         self.state.lock().content.clone()
     }
 
+    /// Whether it is below `dir`, and some of its bytes come from the store.
+    pub(crate) fn is_stored_below(&self, dir: &RemotePath) -> bool {
+        let state = self.state.lock();
+        !matches!(state.content, Content::Server)
+            && state.path.as_ref().is_some_and(|at| at.is_below(dir))
+    }
+
     /// Whether it is open for writing.
     pub(crate) fn is_changing(&self) -> bool {
         self.state.lock().change.is_some()
@@ -201,6 +208,11 @@ impl File {
     }
 }
 
+/// Whether `attr` shows which file it is of, or that the file has changed; size and mtime aside.
+pub(crate) fn is_identified(attr: &Attr) -> bool {
+    attr.inode.is_some_and(|inode| inode.id.is_some() || inode.change.is_some())
+}
+
 impl Drop for File {
     fn drop(&mut self) {
         let state = self.state.get_mut();
@@ -267,7 +279,7 @@ impl Files {
     /// The server has returned `attr` for `path`. The open files there that are the same file show
     /// its present content from now on: all of them fill the pages of one inode.
     pub(crate) fn recognize(&self, path: &RemotePath, attr: &Attr) {
-        if attr.inode.is_none_or(|inode| inode.id.is_none() && inode.change.is_none()) {
+        if !is_identified(attr) {
             return;
         }
         let may_be_same = |file: &File| file.attr.is_same_file(attr) != Some(false);

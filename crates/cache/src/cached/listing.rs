@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use base::{Dh, DirEntry, Errno, Mutex, OwnedDh, RemotePath, Result};
 
+use super::files::is_identified;
 use super::names::RequestStamp;
 use super::{Core, ReadPolicy, RemoteWait};
 use crate::{Listing, SourceId};
@@ -113,7 +114,11 @@ impl Core {
     /// The server has listed these entries of `dir`; the caller may show their sizes to the readers
     /// of open files.
     fn recognize_listed(&self, dir: &RemotePath, batch: &[DirEntry]) {
-        for file in self.files.matching(|_| true) {
+        let is_identified = |entry: &DirEntry| entry.attr.is_some_and(|attr| is_identified(&attr));
+        if !batch.iter().any(is_identified) {
+            return;
+        }
+        for file in self.files.matching(|file| file.is_stored_below(dir)) {
             let is_listed = |path: &RemotePath| path.parent().as_ref() == Some(dir);
             let path = file.path().filter(|path| is_listed(path) && !self.is_immutable(path));
             let Some(name) = path.and_then(|path| path.file_name()) else { continue };
