@@ -315,6 +315,15 @@ mod tests {
         testkit::conformance!(ground);
     }
 
+    #[test]
+    fn an_error_of_a_local_directory_is_none_of_a_lost_host() {
+        for may_be_lost in [false, true] {
+            let options = testkit::mem::Options { may_be_lost, ..Default::default() };
+            let view = view(Arc::new(MemRemote::with(options)));
+            assert_eq!(view.may_be_lost(), may_be_lost);
+        }
+    }
+
     /// A caller that goes on after the error gets the names all the same.
     #[tokio::test]
     async fn a_listing_loses_nothing_while_the_login_is_not_known() {
