@@ -58,8 +58,9 @@ use tokio::sync::Notify;
 
 pub use crate::compress::{Compress, Method};
 use crate::events::{Events, Progress};
+use crate::flow::Side;
 use crate::options::Options;
-use crate::outcome::{Counts, Outcome, Problem};
+use crate::outcome::Outcome;
 use crate::shell::{Shell, ShellError, plain_path};
 use crate::sink::Sink;
 use crate::task::blocking;
@@ -244,20 +245,12 @@ pub struct Unable {
 /// What a stream has done.
 #[derive(Clone, Debug, Default)]
 pub struct StreamOutcome {
-    /// Entries that were copied.
-    pub counts: Counts,
-    /// The system refused owners.
-    pub owners_refused: bool,
-    /// The first 1000 problems that a run would not find.
-    pub problems: Vec<Problem>,
-    /// The number of all such problems.
-    pub problems_total: u64,
+    /// What was copied, with the problems that a run would not find.
+    pub outcome: Outcome,
     /// The use of the link.
     pub link: Link,
     /// Why it is not whole, for the log.
     pub why: Option<String>,
-    /// It was a push.
-    pub is_push: bool,
     /// Of a push: the stage, if the tree has not got its final name.
     pub stage: Option<Stage>,
 }
@@ -321,7 +314,7 @@ impl Streaming {
             let why = "its tar does not report files that changed while it read them";
             end.why.get_or_insert_with(|| why.to_owned());
         }
-        Ok(Streamed::of(end))
+        Ok(Streamed::of(end, Side::Source))
     }
 
     /// Pushes a tree. Until it is whole it has the name of a [`stage`].
@@ -353,9 +346,9 @@ impl Streaming {
         let cut = sending.filter(|(_, attr)| attr.size >= LASTING_BYTES);
         let stage = Stage { name: push.name.clone(), stage, is_own: true, in_doubt, cut };
         let stage = end.why.is_some().then_some(stage);
-        let mut streamed = Streamed::of(end);
+        let mut streamed = Streamed::of(end, Side::Target);
         if let Streamed::Whole(done) | Streamed::Partly(done) = &mut streamed {
-            (done.is_push, done.stage) = (true, stage);
+            done.stage = stage;
         }
         Ok(streamed)
     }
@@ -499,12 +492,27 @@ fn opened(path: &std::path::Path) -> base::Result<(std::os::fd::OwnedFd, Vec<u8>
 }
 
 impl Streamed {
-    fn of(end: stream::End<Counters>) -> Streamed {
+    /// `remote_side`: the side at the server.
+    fn of(end: stream::End<Counters>, remote_side: Side) -> Streamed {
         let stream::End { done: counters, why, link, .. } = end;
         let Counters { counts, missed, owners_refused, problems, problems_total, .. } = counters;
         let why = why.or_else(|| (missed > 0).then(|| format!("{missed} missed")));
-        let done = StreamOutcome { counts, owners_refused, link, why, ..StreamOutcome::default() };
-        let done = StreamOutcome { problems, problems_total, ..done };
+        let elapsed = link.elapsed;
+        let (waited_for_source, waited_for_target) = match remote_side {
+            Side::Source => (link.waited, Duration::ZERO),
+            Side::Target => (Duration::ZERO, link.waited),
+        };
+        let outcome = Outcome {
+            counts,
+            owners_refused,
+            problems,
+            problems_total,
+            elapsed,
+            waited_for_source,
+            waited_for_target,
+            ..Outcome::default()
+        };
+        let done = StreamOutcome { outcome, link, why, stage: None };
         if done.why.is_none() { Streamed::Whole(done) } else { Streamed::Partly(done) }
     }
 }
@@ -512,8 +520,8 @@ impl Streamed {
 impl StreamOutcome {
     /// The outcome of both, if a run has copied what the stream has missed: what the run found
     /// unchanged was copied by the stream.
-    pub fn followed_by(&self, run: Outcome) -> Outcome {
-        let (mine, mut counts) = (self.counts, run.counts);
+    pub fn followed_by(self, run: Outcome) -> Outcome {
+        let (mine, mut counts) = (self.outcome.counts, run.counts);
         let done = [
             (&mut counts.dirs_made, mine.dirs_made),
             (&mut counts.files_copied, mine.files_copied),
@@ -531,25 +539,7 @@ impl StreamOutcome {
         }
         // Not what a full disk at the other side has not taken.
         counts.bytes_copied += mine.bytes_copied.min(counts.bytes_unchanged);
-        Outcome { counts, ..run.and(self.outcome()) }
-    }
-
-    /// The outcome of the stream alone.
-    pub fn outcome(&self) -> Outcome {
-        let (waited_for_source, waited_for_target) = match self.is_push {
-            true => (Duration::ZERO, self.link.waited),
-            false => (self.link.waited, Duration::ZERO),
-        };
-        Outcome {
-            counts: self.counts,
-            owners_refused: self.owners_refused,
-            problems: self.problems.clone(),
-            problems_total: self.problems_total,
-            elapsed: self.link.elapsed,
-            waited_for_source,
-            waited_for_target,
-            ..Outcome::default()
-        }
+        Outcome { counts, ..run.and(self.outcome) }
     }
 }
 

@@ -73,10 +73,10 @@ impl Results {
         let mut outcome = self.runs;
         let mut streams = self.streams;
         streams.sort_by_key(|(_, is_whole)| *is_whole);
-        for (stream, is_whole) in &streams {
+        for (stream, is_whole) in streams {
             outcome = Some(match (outcome, is_whole) {
-                (None, _) => stream.outcome(),
-                (Some(others), true) => stream.outcome().and(others),
+                (None, _) => stream.outcome,
+                (Some(others), true) => stream.outcome.and(others),
                 // The run has counted as unchanged what the stream has copied.
                 (Some(run), false) => stream.followed_by(run),
             });

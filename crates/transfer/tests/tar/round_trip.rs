@@ -70,10 +70,10 @@ async fn a_tree_goes_there_and_back() {
         assert!(allocated(&back.path().join("again/sparse")) < 1 << 20);
         assert!(allocated(&there.path().join("copy/sparse")) < 1 << 20);
         for done in [pushed, pulled] {
-            assert_eq!(done.counts.entries, original.len() as u64);
-            assert_eq!(done.counts.ended(), done.counts.entries);
-            assert_eq!(done.counts.files_copied, 7);
-            assert_eq!(done.counts.links_made, 3);
+            assert_eq!(done.outcome.counts.entries, original.len() as u64);
+            assert_eq!(done.outcome.counts.ended(), done.outcome.counts.entries);
+            assert_eq!(done.outcome.counts.files_copied, 7);
+            assert_eq!(done.outcome.counts.links_made, 3);
         }
         assert_eq!(fs::read_dir(there.path()).unwrap().count(), 1, "nothing is left beside it");
     }
@@ -89,7 +89,7 @@ async fn zstd_of_the_far_side_is_understood() {
     let done = whole(streaming.pull(&pull).await.unwrap());
     assert_eq!(kept(&dir.path().join("again")), kept(&dir.path().join("tree")));
     assert_eq!(done.link.method, Some(Method::Zstd));
-    assert!(done.link.bytes < done.counts.bytes_copied / 2, "{done:?}");
+    assert!(done.link.bytes < done.outcome.counts.bytes_copied / 2, "{done:?}");
 }
 
 #[tokio::test]
@@ -167,7 +167,7 @@ async fn names_of_one_file_stay_so_if_that_is_wanted() {
         let pushed = whole(streaming.push(&push).await.unwrap());
         let pull = pull_of(there.path(), Some("copy"), back.path(), "copy");
         whole(streaming.pull(&pull).await.unwrap());
-        assert_eq!(pushed.counts.names_made, u64::from(hard_links));
+        assert_eq!(pushed.outcome.counts.names_made, u64::from(hard_links));
         for copy in [there.path(), back.path()] {
             let number = |name| fs::metadata(copy.join("copy").join(name)).unwrap().ino();
             assert_eq!(number("one") == number("two"), hard_links, "{}", copy.display());

@@ -132,10 +132,10 @@ async fn a_stream_keeps_them() {
     let streaming = streaming(LocalShell::plain(), options());
     let pushed = push_of(&dir.path().join("tree"), there.path(), "copy");
     let pushed = whole(streaming.push(&pushed).await.unwrap());
-    assert_same(&there.path().join("copy"), &pushed.outcome());
+    assert_same(&there.path().join("copy"), &pushed.outcome);
     let pulled = pull_of(there.path(), Some("copy"), back.path(), "copy");
     let pulled = whole(streaming.pull(&pulled).await.unwrap());
-    assert_same(&back.path().join("copy"), &pulled.outcome());
+    assert_same(&back.path().join("copy"), &pulled.outcome);
 }
 
 /// The server has nothing but SFTP and tar.
