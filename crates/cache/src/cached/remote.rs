@@ -153,8 +153,8 @@ impl Remote for Cached {
             for name in [existing, new] {
                 if core.linked.insert(name) {
                     tracing::warn!(
-                        "very many hard links were made: other files in the same directories are \
-                         not cached either, until the next mount"
+                        "very many hard links were made: other files in the same directories and \
+                         below are not cached either, until the next mount"
                     );
                 }
             }
