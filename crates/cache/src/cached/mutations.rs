@@ -1,10 +1,10 @@
 //! Changes: passed on to the remote. The records that they affect are forgotten before and after.
 
-use base::{Errno, RemotePath, Result};
+use base::{AttrChange, Errno, RemotePath, Result};
 
 use super::Core;
 use super::changes::{Change, Scope};
-use crate::{SourceId, Validator};
+use crate::{KnownAttr, SourceId, Validator};
 
 impl Core {
     /// Offline no change is possible.
@@ -119,17 +119,43 @@ impl Core {
         if self.config.offline { Err(Errno::EOPNOTSUPP) } else { Ok(()) }
     }
 
-    /// Makes a change of an extended attribute of `path`, which may be its access list.
+    /// Makes a change of the extended attribute `name` of `path`.
     pub(crate) async fn changing_xattr(
         &self,
         path: &RemotePath,
+        name: &[u8],
         operation: impl Future<Output = Result<()>> + Send,
     ) -> Result<()> {
+        // Any but a user's own may be an access list, or have the effect of one.
+        let may_remove_rights = !name.starts_with(b"user.");
+        let scope = Core::of_attributes(path, may_remove_rights);
         let operation = async {
-            self.files.open_on_server(&Scope::Subtree(path.clone())).await;
+            self.files.open_on_server(&scope).await;
             operation.await
         };
-        self.changing(vec![Scope::Entry(path.clone())], operation).await
+        self.changing(vec![scope.clone()], operation).await
+    }
+
+    /// Whether `change` of `path` may remove a right to read the files there or below; to be called
+    /// before the change begins, which forgets the present attributes.
+    pub(crate) fn may_remove_rights(&self, path: &RemotePath, change: &AttrChange) -> bool {
+        let AttrChange { perm, uid, gid, .. } = *change;
+        if perm.is_none() && uid.is_none() && gid.is_none() {
+            return false;
+        }
+        let is_harmless = |KnownAttr { attr, .. }| {
+            perm.is_none_or(|perm| attr.perm & 0o555 & !perm == 0)
+                && uid.is_none_or(|uid| attr.uid == uid)
+                && gid.is_none_or(|gid| attr.gid == gid)
+        };
+        !self.known_attr(self.source(path), path).is_some_and(is_harmless)
+    }
+
+    /// The scope of changing attributes of `path`. Without the right to search a directory, no file
+    /// below can be opened: it is open at the server before the change, and its cached content is
+    /// not shown after it without an open there.
+    pub(crate) fn of_attributes(path: &RemotePath, may_remove_rights: bool) -> Scope {
+        if may_remove_rights { Scope::Subtree(path.clone()) } else { Scope::Entry(path.clone()) }
     }
 
     /// The scopes of creating or removing a name.

@@ -127,7 +127,7 @@ impl Core {
     }
 
     /// The recorded attributes, unless they were requested before a change made here.
-    fn known_attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
+    pub(super) fn known_attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
         let known = self.recorded_attr(source, path)?;
         self.changes.is_current(path, known.seen_at).then_some(known)
     }

@@ -2,7 +2,8 @@
 //!
 //! If the content is cached, an open costs one round trip to revalidate it, or none where that is
 //! not needed. The right to read was proven when the content was fetched; it is proven again, by an
-//! open at the server, when owner, group or permission bits have changed.
+//! open at the server, when owner, group or permission bits have changed, or a change made here may
+//! have removed a right to a directory above.
 
 use std::sync::Arc;
 

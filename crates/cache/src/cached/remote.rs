@@ -83,19 +83,15 @@ impl Remote for Cached {
 
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
         let core = &self.core;
-        let changes_rights = change.perm.is_some() || change.uid.is_some() || change.gid.is_some();
+        let scope = Core::of_attributes(path, core.may_remove_rights(path, &change));
         let setattr = async {
             match change.size {
                 Some(_) => core.files.switch_to_server(path).await,
-                // Without the right to search a directory, no file below can be opened.
-                None if changes_rights => {
-                    core.files.open_on_server(&Scope::Subtree(path.clone())).await;
-                }
-                None => core.files.open_on_server(&Scope::Entry(path.clone())).await,
+                None => core.files.open_on_server(&scope).await,
             }
             core.inner.setattr(path, change).await
         };
-        core.changing(vec![Scope::Entry(path.clone())], setattr).await
+        core.changing(vec![scope.clone()], setattr).await
     }
 
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
@@ -250,11 +246,12 @@ impl Remote for Cached {
         mode: SetXattr,
     ) -> Result<()> {
         let set = self.core.inner.setxattr(path, name, value, mode);
-        self.core.changing_xattr(path, set).await
+        self.core.changing_xattr(path, name, set).await
     }
 
     async fn removexattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
-        self.core.changing_xattr(path, self.core.inner.removexattr(path, name)).await
+        let removed = self.core.inner.removexattr(path, name);
+        self.core.changing_xattr(path, name, removed).await
     }
 
     fn suggested_window(&self) -> Window {
