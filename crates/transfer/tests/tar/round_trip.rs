@@ -398,7 +398,7 @@ async fn a_stage_that_another_run_has_removed_is_not_created_again() {
     make(&dir.path().join("tree"));
     // As on a file system that gives a new entry the inode number of the removed one.
     let ls = "#!/bin/sh\nfor last; do :; done; [ -e \"$last\" ] && echo 1\n";
-    sandbox::write_program(&programs.path().join("ls"), ls).unwrap();
+    sandbox::write_program(programs.path().join("ls"), ls).unwrap();
     let tar = "$real \"$@\"; rm -rf .pushed.sshoal-new-????????????; exit 0";
     for compress in [Compress::Never, Compress::Always(Method::Gzip)] {
         let mut streaming = streaming(LocalShell::with_tar(programs.path(), tar), all());
