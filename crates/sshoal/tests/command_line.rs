@@ -225,6 +225,27 @@ fn a_copy_that_cannot_start_has_not_a_wrong_command_line() {
 }
 
 #[test]
+fn a_pushed_target_that_is_a_link_takes_the_same_password_from_standard_input() {
+    let dir = tempfile::tempdir().unwrap();
+    let ssh = dir.path().join("ssh");
+    sandbox::write_program(&ssh, "#!/bin/sh\nexec /usr/lib/openssh/sftp-server\n").unwrap();
+    std::fs::write(dir.path().join("file"), "content").unwrap();
+    for name in ["target", "other"] {
+        std::fs::create_dir(dir.path().join(name)).unwrap();
+    }
+    std::os::unix::fs::symlink("../other", dir.path().join("target/link")).unwrap();
+    let script = format!(
+        "cd {}; echo secret | \"$0\" push -o password_stdin,ssh_command=$PWD/ssh \
+         file h:$PWD/target/link",
+        dir.path().display()
+    );
+    let program = env!("CARGO_BIN_EXE_sshoal");
+    let output = Command::new("sh").args(["-c", &script, program]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(std::fs::read(dir.path().join("other/file")).unwrap(), b"content");
+}
+
+#[test]
 fn a_wrong_command_is_said_with_the_nearest() {
     let dir = tempfile::tempdir().unwrap();
     let said = |name: &str, words: &[&str]| {

@@ -109,8 +109,9 @@ pub struct CopyRequest {
 /// What the options of the connection mean for further logins and their commands.
 #[derive(Clone, Debug)]
 pub struct Logins {
-    /// The password can be read only once, so there is one login.
-    pub password_once: bool,
+    /// The password comes from standard input. Only the connections get it: commands and sessions
+    /// that start ahead cannot log in.
+    pub password_stdin: bool,
     /// The user chose the SFTP server, so no shell may become another one.
     pub own_server: bool,
     /// The options of the connection change what SFTP lists, so a `find` of the server may list
@@ -231,12 +232,6 @@ pub enum CopyError {
         /// The reason, perhaps with a hint.
         why: String,
     },
-    /// The target of a push is a link out of its directory, and there is no further login.
-    #[error(
-        "the target is a symbolic link that leads to another directory, which takes another login, \
-         and a password is given once; name what it leads to"
-    )]
-    TargetLeadsOut,
     /// The options, or the sources, do not go together.
     #[error("copy: {0}")]
     Job(JobError),
@@ -300,9 +295,6 @@ pub async fn copy(
             Ok(()) => {}
             Err(Halt::Interrupted) => results.interrupted(),
             Err(Halt::TargetLeadsOut) => {
-                if context.request.logins.password_once {
-                    return Err(CopyError::TargetLeadsOut);
-                }
                 context.enter_target();
                 results.compared_again();
                 continue;

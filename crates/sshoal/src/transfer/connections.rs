@@ -40,7 +40,7 @@ impl Connections {
     pub fn logins(&self) -> Logins {
         let request = &self.request;
         Logins {
-            password_once: request.ssh.password_stdin,
+            password_stdin: request.ssh.password_stdin,
             own_server: request.ssh.sftp_server.is_some()
                 || matches!(request.host.helper, Helper::At(_))
                 // A login of a stream is plain SFTP.
@@ -50,7 +50,7 @@ impl Connections {
         }
     }
 
-    /// The password from standard input, which is read once for all operands.
+    /// The password from standard input, which is read once for all connections.
     fn read_password(&self) -> Result<ssh::Password, Problem> {
         let mut password = self.password.lock();
         if password.is_none() {

@@ -104,10 +104,8 @@ impl Context {
         if self.request.remote.iter().any(|it| it.operand.directory.starts_with(b"~")) {
             return Err("a path that begins with '~'".to_owned());
         }
-        if self.request.logins.password_once {
-            return Err(
-                "a password is given once, and a stream needs a login of its own".to_owned()
-            );
+        if self.request.logins.password_stdin {
+            return Err("with -o password_stdin, only SFTP logs in".to_owned());
         }
         Ok(())
     }

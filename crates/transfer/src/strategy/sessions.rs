@@ -63,7 +63,7 @@ impl Context {
         }
         let number = number.min(self.request.logins.max_sessions.min(LOGINS).saturating_sub(1));
         let before = self.sessions_started.fetch_max(number, Ordering::Relaxed);
-        if number > before && !self.request.logins.password_once {
+        if number > before && !self.request.logins.password_stdin {
             self.connector.start_sessions(before..number);
         }
     }

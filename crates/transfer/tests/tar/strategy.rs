@@ -122,7 +122,7 @@ pub fn request(
         }],
         target_is_directory: false,
         logins: Logins {
-            password_once: false,
+            password_stdin: false,
             own_server: false,
             own_view: false,
             max_sessions: 5,

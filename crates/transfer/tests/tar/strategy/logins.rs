@@ -92,7 +92,7 @@ async fn only_one_host_and_no_choice_of_a_server_lets_streams_be() {
         let mut request = request(Direction::Push, &local, to, Options::default());
         match which {
             0 => request.remote[0].gateways.push("other".to_owned()),
-            1 => request.logins.password_once = true,
+            1 => request.logins.password_stdin = true,
             _ => request.engine = Engine::Sftp,
         }
         let copied = run_well(request, &server).await;
