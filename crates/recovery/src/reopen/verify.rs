@@ -95,16 +95,23 @@ async fn is_intact_on_server(
         Err(_) => return Ok(None),
     };
     let guard = OpenGuard::new(inner, opened.fh);
+    let mut is_certain = true;
     for extent in extents {
-        if digest(core, &guard, &extent).await? != Some(extent.digest) {
-            let state = file.lock();
-            // Through handles that are not lost, the file may be changed in the meantime.
-            let may_be_overwritten = state.phase == Phase::Open && state.log.next() != next;
-            let may_be_elsewhere = extent.is_appended;
-            return Ok((!may_be_overwritten && !may_be_elsewhere).then_some(false));
+        let found = digest(core, &guard, &extent).await?;
+        if found == Some(extent.digest) {
+            continue;
         }
+        let state = file.lock();
+        // Through handles that are not lost, the file may be changed in the meantime.
+        let may_be_overwritten = state.phase == Phase::Open && state.log.next() != next;
+        // Appends of other clients do not make the file shorter.
+        let may_be_elsewhere = extent.is_appended && found.is_some();
+        if !may_be_overwritten && !may_be_elsewhere {
+            return Ok(Some(false));
+        }
+        is_certain = false;
     }
-    Ok(Some(true))
+    Ok(is_certain.then_some(true))
 }
 
 /// The digest of the content at `extent`; `None` if the file ends before its end.

@@ -901,7 +901,7 @@ async fn a_handle_closed_while_it_is_reopened_does_not_leak() {
 }
 
 /// A file system whose attributes tell files apart.
-fn telling_files_apart() -> Stage {
+pub(crate) fn telling_files_apart() -> Stage {
     telling_files_apart_by(true)
 }
 

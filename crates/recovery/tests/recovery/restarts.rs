@@ -291,6 +291,44 @@ async fn appended_data_is_trusted_without_a_sign_of_a_restart() {
     stage.nothing_leaked().await;
 }
 
+/// Other clients can only make a file longer, so appended data that is missing at its end is lost,
+/// also without a sign of a restart.
+#[tokio::test(start_paused = true)]
+async fn appended_data_behind_the_end_of_the_file_is_lost() {
+    let stage = super::files::telling_files_apart();
+    stage.faulty.set_write_verifier("first run");
+    let fh = stage.open("f", super::stage::appending()).await;
+    // Acknowledged before the verifier is known.
+    stage.put(fh, 0, "appended").await.unwrap();
+    restarted(&stage, "app");
+    assert_eq!(stage.recovering.fsync(fh).await, Err(Errno::EIO));
+    stage.recovering.close(fh);
+    stage.nothing_leaked().await;
+}
+
+/// Appended data may be elsewhere in the file; other data may not.
+#[tokio::test(start_paused = true)]
+async fn lost_data_is_found_behind_appended_data() {
+    for (content, expected) in
+        [("of another mine at 16", Ok(())), ("of another mine \0\0\0\0\0", Err(Errno::EIO))]
+    {
+        let stage = Stage::new();
+        stage.server().put_file("f", "");
+        stage.faulty.set_write_verifier("first run");
+        let appending = stage.open("f", super::stage::appending()).await;
+        let writing = stage.open("f", base::OpenFlags::existing(base::Access::Write)).await;
+        let append = stage.recovering.write(appending, 0, Bytes::from_static(b"mine "));
+        let write = stage.recovering.write(writing, 16, Bytes::from_static(b"at 16"));
+        assert_eq!(tokio::join!(append, write), (Ok(()), Ok(())));
+        restarted(&stage, content);
+        assert_eq!(stage.recovering.fsync(writing).await, expected, "{content}");
+        for fh in [appending, writing] {
+            stage.recovering.close(fh);
+        }
+        stage.nothing_leaked().await;
+    }
+}
+
 /// The verifier of synced writes is not that of later ones.
 #[tokio::test(start_paused = true)]
 async fn an_unnoticed_restart_before_a_write_is_no_loss_of_it() {
