@@ -6,8 +6,8 @@ use sftp::{Error, StatusCode};
 /// The errno of a failed request.
 pub(crate) fn from_sftp(error: &Error) -> Errno {
     match error {
-        // Another connection is lost, and with it all handles of the file.
-        Error::Status { code: StatusCode::NO_MATCHING_LOCK, .. } => Errno::EHOSTDOWN,
+        // The locks of the file are lost with another connection, and with them all its handles.
+        Error::Status { code: StatusCode::NO_MATCHING_LOCK, .. } => Errno::ESTALE,
         Error::Status { errno: Some(errno), .. } => from_server(Errno::from_raw(*errno)),
         Error::Status { code, .. } => from_status(*code),
         Error::Unsupported(_) => Errno::EOPNOTSUPP,
@@ -93,7 +93,7 @@ mod tests {
         let locks_lost =
             Error::Status { code, message: String::new(), errno: Some(Errno::EIO.raw()) };
         for (error, errno) in [
-            (locks_lost, Errno::EHOSTDOWN),
+            (locks_lost, Errno::ESTALE),
             (Error::Unsupported("fsync"), Errno::EOPNOTSUPP),
             (Error::TooMuch("path"), Errno::ENAMETOOLONG),
             (Error::Closed, Errno::EBADF),

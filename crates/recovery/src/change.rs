@@ -193,7 +193,9 @@ impl Core {
                     if errno == Errno::EBADF && pending.withdraw_newest() {
                         continue;
                     }
-                    pending.lost(false);
+                    // See `is_stale`.
+                    let may_have_arrived = errno == Errno::ESTALE && handle.file.lock().has_locks();
+                    pending.lost(may_have_arrived);
                     handle.file.mark_lost(epoch);
                     break (pending, Some(Errno::ESTALE));
                 }

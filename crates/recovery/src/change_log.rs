@@ -323,8 +323,7 @@ impl ChangeLog {
         self.entry(number).is_some_and(|entry| matches!(entry.state, EntryState::Sent))
     }
 
-    /// The reply to the caller's request was lost, or the request was not sent because its handle
-    /// was already stale.
+    /// The reply to the caller's request was lost, or its handle was already stale.
     pub(crate) fn lost(&mut self, number: u64, may_have_arrived: bool) {
         if let Some(entry) = self.entry(number)
             && matches!(entry.state, EntryState::Sent)

@@ -45,7 +45,8 @@ impl Handle {
     }
 
     /// Whether this error means that the inner handle was lost, or closed by a flush. Both are
-    /// detected before anything is sent through it.
+    /// detected before anything is sent through it, unless the file has locks: then the server may
+    /// have lost them, and have refused the last parts of a change.
     pub(crate) fn is_stale(&self, fh: Fh, errno: Errno) -> bool {
         let is_open = || {
             let state = self.file.lock();

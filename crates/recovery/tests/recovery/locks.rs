@@ -117,6 +117,29 @@ async fn a_holder_that_has_lost_its_lock_gets_errors_until_it_unlocks() {
     assert_eq!(stage.server().locked_ranges(), 0);
 }
 
+/// The connection with the locks is lost while the server executes the parts of an append that came
+/// over another one.
+#[tokio::test(start_paused = true)]
+async fn a_refused_append_to_a_locked_file_may_have_arrived_in_part() {
+    for retry_policy in [RetryPolicy::Hard, RetryPolicy::None] {
+        let stage = Stage::with(retry_policy);
+        let fh = stage.open("f", super::stage::appending()).await;
+        stage.put(fh, 0, "before ").await.unwrap();
+        let lock = Lock::new(OWN, WHOLE, LockKind::Write);
+        stage.recovering.lock(fh, lock, false).await.unwrap();
+        stage.faulty.fail(Call::Write, 1, Errno::ESTALE);
+        stage.server().put_file("f", "before app");
+        stage.server().end_locks();
+        assert_eq!(stage.put(fh, 0, "appended").await, Ok(()));
+        assert_eq!(stage.content("f"), "before appended");
+        let there = other(&stage).await;
+        assert_eq!(try_other(&stage, there, WHOLE, LockKind::Read).await, Err(Errno::EAGAIN));
+        stage.server().close(there);
+        stage.recovering.close(fh);
+        stage.nothing_leaked().await;
+    }
+}
+
 /// The server has not noticed the loss: the former session holds the locks for a while.
 #[tokio::test(start_paused = true)]
 async fn a_lock_of_the_former_session_is_waited_for() {
