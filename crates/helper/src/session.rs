@@ -46,10 +46,12 @@ pub(crate) const MAX_REQUESTS: usize = 128;
 /// or write takes as much memory as any other.
 const MAX_HUNG: usize = 512;
 
-/// Requests beside these that close handles or end locks, at most. They are small. A client does
-/// not send one again that was refused, so the handle or the lock would stay until the session
-/// ends.
+/// Requests beside these that close handles or end locks, at most. A client does not send one again
+/// that was refused, so the handle or the lock would stay until the session ends.
 const MAX_RELEASES: usize = 512;
+
+/// Longest of these packets, in bytes. A handle has at most 256.
+const MAX_RELEASE_BYTES: usize = 1024;
 
 /// Time for which a file system that hangs has executed nothing.
 const HUNG: Duration = Duration::from_secs(5);
@@ -239,8 +241,8 @@ impl State {
     }
 
     /// Whether this file system hangs, and too many requests are for such ones.
-    fn has_no_room_for(&self, device: Device, request: &Request<'_>) -> bool {
-        let most = MAX_HUNG + if server::releases(request) { MAX_RELEASES } else { 0 };
+    fn has_no_room_for(&self, device: Device, is_release: bool) -> bool {
+        let most = MAX_HUNG + if is_release { MAX_RELEASES } else { 0 };
         self.schedule.len() >= most && {
             let hung = self.schedule.hung(HUNG);
             hung.len() >= most && hung.contains(&device)
@@ -339,6 +341,7 @@ impl Session {
         {
             self.provide_service(scope, "watches", &watches.thread, |answer| watches.serve(answer));
         }
+        let is_release = is_release(&packet, &request);
         let (ticket, ready) = {
             let mut state = self.state();
             while state.is_full() {
@@ -360,7 +363,7 @@ impl Session {
                 file_system = self.server.file_system(&request);
                 state = self.state();
             }
-            if file_system.is_some_and(|it| state.has_no_room_for(it.device, &request)) {
+            if file_system.is_some_and(|it| state.has_no_room_for(it.device, is_release)) {
                 drop(state);
                 if matches!(request, Request::Opendir { .. }) {
                     self.server.handles.forget(id);
@@ -369,7 +372,8 @@ impl Session {
                 return Ok(());
             }
             let yields = server::may_be_overtaken(&request);
-            state.schedule.add(claims, yields, file_system, packet.clone())
+            let queued = to_queue(&packet, is_release);
+            state.schedule.add(claims, yields, file_system, queued)
         };
         if ready.is_some()
             && self.server.is_quick(&request)
@@ -783,6 +787,17 @@ fn is_ready_within(file: &File, events: PollFlags, limit: Duration) -> io::Resul
     }
 }
 
+/// Whether the request is one of [`MAX_RELEASES`].
+fn is_release(packet: &[u8], request: &Request<'_>) -> bool {
+    packet.len() <= MAX_RELEASE_BYTES && server::releases(request)
+}
+
+/// The packet as it is queued. A slice keeps the whole buffer in which it was received, which has
+/// room for the longest packet.
+fn to_queue(packet: &Bytes, is_release: bool) -> Bytes {
+    if is_release { Bytes::copy_from_slice(packet) } else { packet.clone() }
+}
+
 /// Bytes that are read at once, if there are as many.
 const READ_BYTES: usize = 64 << 10;
 
@@ -834,6 +849,23 @@ mod tests {
     use sftp::codec::{FileAttrs, OpenFlags, encode_init};
 
     use super::*;
+
+    #[test]
+    fn a_queued_release_is_small() {
+        let release = |trailing: usize| {
+            let mut packet = BytesMut::new();
+            Request::Close { handle: b"7" }.encode(1, &mut packet);
+            packet.resize(packet.len() + trailing, 0);
+            let packet = packet.freeze().slice(HEADER_BYTES..);
+            let (_, request) = Request::decode(&packet).unwrap();
+            let is_release = is_release(&packet, &request);
+            let queued = to_queue(&packet, is_release);
+            assert_eq!(queued, packet);
+            (is_release, queued.as_ptr() == packet.as_ptr())
+        };
+        assert_eq!(release(0), (true, false), "does not keep the receive buffer");
+        assert_eq!(release(MAX_RELEASE_BYTES), (false, true));
+    }
 
     /// A connection of a client, and its handle of the file `f`.
     struct Peer {
