@@ -527,7 +527,6 @@ fn an_extension_is_supported_only_in_its_known_version() {
     assert!(!version.extensions.has(Extension::Statvfs));
 }
 
-/// Only a number that can be an errno is one; any other language tag is a language.
 #[test]
 fn names_of_users_and_groups_are_two_lists() {
     let names = UsersGroups { users: vec!["a".into(), Bytes::new()], groups: vec!["b".into()] };
@@ -535,6 +534,7 @@ fn names_of_users_and_groups_are_two_lists() {
     assert_eq!(names.encode(), &expected[..]);
 }
 
+/// Only a number that can be an errno is one; any other language tag is a language.
 #[test]
 fn a_language_tag_may_name_an_errno() {
     let decoded = |tag: &str| {
