@@ -42,9 +42,9 @@ use crate::{attributes, direct as direct_connections};
 pub(crate) const MAX_REQUESTS: usize = 128;
 
 /// Requests beside these for file systems that hang, at most: as many as sshoal has in flight on a
-/// connection, so that none of its requests is refused. A file system may only be slow. A read
-/// or write takes as much memory as any other.
-const MAX_HUNG: usize = 512;
+/// connection, with the probe of its watchdog, so that none of its requests is refused. A file
+/// system may only be slow. A read or write takes as much memory as any other.
+const MAX_HUNG: usize = 513;
 
 /// Requests beside these that close handles or end locks, at most. A client does not send one again
 /// that was refused, so the handle or the lock would stay until the session ends.

@@ -9,7 +9,6 @@ use bytes::Bytes;
 use sftp::codec::ExactAttrs;
 use sftp::{Client, Counters, Extension, FileAttrs, OpenFlags, Options};
 use tokio::sync::{Notify, OnceCell};
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use crate::config::Config;
@@ -263,7 +262,8 @@ async fn watch(session: Weak<Session>, name: String, stall_limit: Duration) {
     tokio::pin!(carrier_closed);
     let interval = stall_limit / CHECKS_PER_LIMIT;
     let interval = interval.clamp(Duration::from_millis(1), LONGEST_INTERVAL);
-    let mut probe: Option<JoinHandle<_>> = None;
+    // Since the last reply.
+    let mut is_probed = false;
     loop {
         let Some(busy) = session.upgrade().map(|session| session.client.busy()) else { return };
         let ended = tokio::select! {
@@ -297,12 +297,13 @@ async fn watch(session: Weak<Session>, name: String, stall_limit: Duration) {
         if activity.silent >= SILENT {
             session.is_silent.notify_one();
         }
-        if session.is_helper()
-            && activity.silent >= stall_limit / 2
-            && probe.as_ref().is_none_or(JoinHandle::is_finished)
+        if activity.silent < stall_limit / 2 {
+            is_probed = false;
+        } else if session.is_helper()
+            && !std::mem::replace(&mut is_probed, true)
             && let Ok(root) = session.path(&RemotePath::root())
         {
-            probe = Some(tokio::spawn(session.client.stat(&root)));
+            session.client.probe(&root);
         }
         if activity.silent >= limit {
             session.give_up(activity.silent).await;

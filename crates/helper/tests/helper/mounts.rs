@@ -348,17 +348,17 @@ fn requests_that_hang_keep_neither_threads_nor_room_from_others() {
     // More than may be in flight otherwise.
     client.send(&(150..228).map(stat).collect::<Vec<_>>());
     assert!(matches!(client.call(Request::Stat { path: b"f" }), Reply::Attrs(_)));
-    client.send(&(228..613).map(stat).collect::<Vec<_>>());
+    client.send(&(228..614).map(stat).collect::<Vec<_>>());
     let refused = client.receive();
-    assert!(matches!(refused, (612, Reply::Status { errno: Some(110), .. })), "{refused:?}");
+    assert!(matches!(refused, (613, Reply::Status { errno: Some(110), .. })), "{refused:?}");
     assert!(matches!(
         client.call(Request::Fsync { handle: &handle }),
         Reply::Status { errno: None, .. }
     ));
     drop(hung);
-    let mut answered: Vec<_> = (100..612).map(|_| client.receive().0).collect();
+    let mut answered: Vec<_> = (100..613).map(|_| client.receive().0).collect();
     answered.sort_unstable();
-    assert_eq!(answered, (100..612).collect::<Vec<_>>());
+    assert_eq!(answered, (100..613).collect::<Vec<_>>());
     client.end().unwrap();
 }
 
@@ -371,16 +371,16 @@ fn a_close_and_an_unlock_are_not_refused_however_many_requests_hang() {
     let (attrs, flags) = (FileAttrs::default(), OpenFlags::READ | OpenFlags::WRITE);
     let handle = &client.handle(Request::Open { path: b"hung/file", flags, attrs });
     let write = |id| (id, Request::Write { handle, offset: 0, data: b"data" });
-    client.send(&(100..613).map(write).collect::<Vec<_>>());
+    client.send(&(100..614).map(write).collect::<Vec<_>>());
     let refused = client.receive();
-    assert!(matches!(refused, (612, Reply::Status { errno: Some(110), .. })), "{refused:?}");
+    assert!(matches!(refused, (613, Reply::Status { errno: Some(110), .. })), "{refused:?}");
     let owner = LockOwner { family: LockFamily::Posix, number: 1 };
     let lock = LockRequest::Set { owner, range: LockRange::WHOLE, kind: None, wait_ms: 0 };
     client.send(&[(1, Request::Lock { handle, lock }), (2, Request::Close { handle })]);
     assert!(matches!(client.call(Request::Stat { path: b"f" }), Reply::Attrs(_)));
     drop(hung);
     server.join().unwrap();
-    for _ in 0..514 {
+    for _ in 0..515 {
         let (id, reply) = client.receive();
         let is_refused = matches!(reply, Reply::Status { errno: Some(110), .. });
         assert!(!is_refused, "{id}: {reply:?}");

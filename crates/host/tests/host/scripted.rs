@@ -1,5 +1,6 @@
 //! Requests on the wire, and misbehaving servers.
 
+use std::task::Poll;
 use std::time::Duration;
 
 use base::{
@@ -579,6 +580,40 @@ async fn a_request_that_hangs_at_the_helper_does_not_end_the_session() {
     };
     let (attr, ()) = tokio::join!(host.lstat(&at), serve);
     assert_eq!(attr.unwrap_err(), Errno::ETIMEDOUT);
+}
+
+/// The probe is sent although no more requests may be in flight.
+#[tokio::test]
+async fn requests_that_hang_at_the_helper_do_not_end_the_session_however_many_they_are() {
+    let config = Config { stall_limit: Duration::from_secs(1), ..Config::default() };
+    let (host, mut actor) = staged_helper(config).await;
+    let at = path("f");
+    let most = sftp::Options::default().max_in_flight;
+    let mut calls: Vec<_> = (0..=most).map(|_| host.lstat(&at)).collect();
+    let calls = std::future::poll_fn(|context| {
+        calls.retain_mut(|call| match call.as_mut().poll(context) {
+            Poll::Ready(attr) => {
+                assert_eq!(attr.unwrap().size, 7);
+                false
+            }
+            Poll::Pending => true,
+        });
+        if calls.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    });
+    let serve = async {
+        let mut hung = Vec::new();
+        for _ in 0..most {
+            hung.push(actor.expect(Request::Lstat { path: b"f" }).await);
+        }
+        let probe = actor.expect(Request::Stat { path: b"." }).await;
+        actor.attrs(probe, 0o040_755, 0).await;
+        for id in hung {
+            actor.attrs(id, 0o100_644, 7).await;
+        }
+        let last = actor.expect(Request::Lstat { path: b"f" }).await;
+        actor.attrs(last, 0o100_644, 7).await;
+    };
+    tokio::join!(calls, serve);
 }
 
 /// L1: the layer above checks what the lost mkdir has done. Otherwise the directory would keep the

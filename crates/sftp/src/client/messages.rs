@@ -186,6 +186,12 @@ impl Client {
         self.call(&Request::Stat { path }, Expect::Attrs, attrs)
     }
 
+    /// Sends a STAT without waiting, also if the maximum number of requests is in flight. The reply
+    /// ends the time for which the server was [silent](super::Activity::silent).
+    pub fn probe(&self, path: &[u8]) {
+        self.shared.send_unattended(Packet::new(&Request::Stat { path }), Expect::Attrs);
+    }
+
     /// Attributes of an open file.
     pub fn fstat(&self, handle: &RemoteHandle) -> Call<FileAttrs> {
         let request = Request::Fstat { handle: handle.as_bytes() };

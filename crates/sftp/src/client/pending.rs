@@ -15,7 +15,7 @@ use crate::error::Error;
 const INDEX_BITS: u32 = 16;
 
 /// Maximum number of slots. The limit of calls in flight is far lower; only CLOSE is sent without
-/// that limit, one for each handle that the server has returned.
+/// that limit, one for each handle that the server has returned, and single probes.
 const MAX_SLOTS: usize = 1 << INDEX_BITS;
 
 /// The expected type of reply, beside STATUS.
