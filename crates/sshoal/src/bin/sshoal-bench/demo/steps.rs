@@ -198,7 +198,9 @@ fn stopped_server(scene: &Scene) -> Result<(), Problem> {
     thread::sleep(HANGING);
     let hangs = reader.try_wait().is_ok_and(|ended| ended.is_none());
     let begun = Instant::now();
-    let _ = kill_process(Pid::from_child(&reader), Signal::INT);
+    // A job in the background ignores Ctrl-C, and so do its children.
+    let signal = if ignores_interrupts() { Signal::TERM } else { Signal::INT };
+    let _ = kill_process(Pid::from_child(&reader), signal);
     let freed = loop {
         match reader.try_wait() {
             Ok(Some(_)) => break true,
@@ -219,6 +221,14 @@ fn stopped_server(scene: &Scene) -> Result<(), Problem> {
     scene.sshd.cont();
     let size = scene.run("wc -c < work/big")?;
     prove(scene, size.trim() == BIG_BYTES.to_string(), "the mount still works")
+}
+
+/// Whether this process ignores SIGINT.
+fn ignores_interrupts() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask & 1 << (Signal::INT.as_raw() - 1) != 0)
 }
 
 fn killed_server(scene: &Scene) -> Result<(), Problem> {
