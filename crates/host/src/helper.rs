@@ -14,7 +14,7 @@
 //!    program; if the helper does not start any more, they fail ([`Error::HelperGone`]). A helper
 //!    that appears later is not used.
 //! 2. Only [`Extension::Attrs`] in the VERSION reply proves that the helper answers.
-//! 3. A program that is found on the server is started only if nobody but the login and root could
+//! 3. A program that is found on the server is started only if no user but the login and root could
 //!    write it then. It is not checked again for later logins, which would take them a round trip,
 //!    and a program that the user names is not checked.
 //!

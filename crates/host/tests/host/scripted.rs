@@ -19,14 +19,25 @@ const READ: OpenFlags =
 
 /// Opens `f` for reading, of `size` bytes by its attributes.
 async fn open(host: &Host, actor: &mut Actor, size: u64) -> base::Fh {
+    open_as(host, actor, ("f", b"h"), READ, size).await
+}
+
+/// Opens the file `name`, which gets this handle.
+async fn open_as(
+    host: &Host,
+    actor: &mut Actor,
+    (name, handle): (&str, &[u8]),
+    flags: OpenFlags,
+    size: u64,
+) -> base::Fh {
     let serve = async {
-        let look = actor.expect(Request::Lstat { path: b"f" }).await;
+        let look = actor.expect(Request::Lstat { path: name.as_bytes() }).await;
         let open = actor.receive(|id, _| id).await;
         actor.attrs(look, 0o100_644, size).await;
-        actor.handle(open, b"h").await;
+        actor.handle(open, handle).await;
     };
-    let path = path("f");
-    let (opened, ()) = tokio::join!(host.open(&path, READ), serve);
+    let path = path(name);
+    let (opened, ()) = tokio::join!(host.open(&path, flags), serve);
     opened.unwrap().fh
 }
 
@@ -436,15 +447,7 @@ const WRITE: OpenFlags = OpenFlags { access: Access::ReadWrite, ..READ };
 #[tokio::test]
 async fn a_write_does_not_wait_for_the_answer_to_an_earlier_fstat_or_fsync() {
     let (host, mut actor) = staged(&[Extension::Fsync], Config::default()).await;
-    let path = path("f");
-    let serve = async {
-        let look = actor.expect(Request::Lstat { path: b"f" }).await;
-        let open = actor.receive(|id, _| id).await;
-        actor.attrs(look, 0o100_644, 0).await;
-        actor.handle(open, b"h").await;
-    };
-    let (opened, ()) = tokio::join!(host.open(&path, WRITE), serve);
-    let fh = opened.unwrap().fh;
+    let fh = open_as(&host, &mut actor, ("f", b"h"), WRITE, 0).await;
     for synced in [false, true] {
         let first = async {
             match synced {
@@ -523,15 +526,7 @@ async fn cancelling_the_boot_id_query_leaves_no_handle() {
 async fn a_copy_whose_second_part_is_lost_is_a_loss() {
     let (host, mut actor) = staged(&[Extension::CopyData], Config::default()).await;
     let from = open(&host, &mut actor, 20 << 20).await;
-    let target = path("g");
-    let serve = async {
-        let look = actor.expect(Request::Lstat { path: b"g" }).await;
-        let open = actor.receive(|id, _| id).await;
-        actor.attrs(look, 0o100_644, 0).await;
-        actor.handle(open, b"t").await;
-    };
-    let (opened, ()) = tokio::join!(host.open(&target, WRITE), serve);
-    let to = opened.unwrap().fh;
+    let to = open_as(&host, &mut actor, ("g", b"t"), WRITE, 0).await;
     let serve = async {
         for (handle, size) in [(&b"h"[..], 20 << 20), (b"t", 0)] {
             let look = actor.expect(Request::Fstat { handle }).await;
