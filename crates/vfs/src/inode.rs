@@ -630,6 +630,8 @@ impl State {
         let uncertain = self.has_uncertain_kernel_size();
         if uncertain {
             self.rare().uncertain_size_until = None;
+            // For the reads in flight: the kernel does not use the size that their data shows.
+            self.kernel_sizes = self.kernel_sizes.wrapping_add(1);
         }
         uncertain
     }

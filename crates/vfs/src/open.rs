@@ -683,7 +683,6 @@ impl Vfs {
             // page cache, for which the size has no meaning.
             match state.expire_kernel_size(attr.size) {
                 KernelSize::Right => {}
-                // Nearly as good: only splice(2) and mmap(2) use the size without a request.
                 KernelSize::Wrong if is_second => state.note_uncertain_kernel_size(),
                 KernelSize::Wrong => {
                     self.record_in(&mut state, file.inode.kind, attr, stamp, Instant::now());
@@ -774,12 +773,13 @@ impl Vfs {
         request: OpenRequest,
         (keep_cache, may_be_other): (bool, bool),
     ) -> Opened {
-        let direct_io =
-            may_be_other || request.direct || self.config.page_cache == PageCache::Never;
+        let bypasses = may_be_other || request.direct || self.config.page_cache == PageCache::Never;
         let invalidate_attributes = !self.serves_stale() && state.take_uncertain_kernel_size();
-        // The kernel would also use the other size for the pages that it keeps.
+        // The kernel would use the other size for its pages until it gets attributes, and it may
+        // drop these as well. Reads that bypass the page cache end where the data ends.
+        let direct_io = bypasses || invalidate_attributes;
         let keep_cache = keep_cache && !invalidate_attributes;
-        if !direct_io
+        if !bypasses
             && file.access.reads()
             && let Some(ahead) = self.readahead(state)
         {

@@ -6,7 +6,8 @@
 //! suggests how far ahead ([`base::Window`]), within a bound for the mount.
 //!
 //! All handles that have a file open through the page cache share the readahead, as they share the
-//! pages: a block is fetched once for all readers.
+//! pages: a block is fetched once for all readers. So do handles that bypass the page cache only
+//! because the kernel may use another size, for which it does not read ahead.
 //!
 //! Invariants:
 //! 1. A reader waits only for the data that it has requested, and its own requests are sent before
@@ -19,7 +20,8 @@
 //!    older than [`blocks::KEPT_FOR`] when they are used.
 //! 5. A fetch whose block is no longer wanted is cancelled.
 //!
-//! Not for `O_DIRECT` and `direct_io`, which request the present content, nor under `strict`.
+//! Not for `O_DIRECT` and the option `direct_io`, which request the present content, nor under
+//! `strict`.
 
 mod blocks;
 mod pattern;
@@ -170,8 +172,7 @@ impl Readahead {
 }
 
 impl Shared {
-    /// The readahead for a file that is being opened through the page cache, whose inode has this
-    /// state.
+    /// The readahead for a file that is being opened, whose inode has this state.
     pub(crate) fn readahead(&self, state: &mut inode::State) -> Option<Arc<Readahead>> {
         if self.live.readahead_bytes() == 0 {
             return None;

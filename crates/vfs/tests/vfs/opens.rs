@@ -114,8 +114,11 @@ async fn c1_a_size_that_the_kernel_may_have_dropped_is_requested_again() {
     found(&vfs, "f").await;
     let opened = open(&vfs, file.ino).await;
     assert!(opened.invalidate_attributes && !opened.keep_cache);
+    // The kernel may also drop the reply that brings them, and use the old size for its pages.
+    assert!(opened.direct_io);
     let again = open(&vfs, file.ino).await;
     assert!(!again.invalidate_attributes, "the kernel has requested them again");
+    assert!(!again.direct_io);
     // No reply from before can arrive any more.
     put(&remote, "longer still", LONG_AGO + 2);
     tokio::time::advance(file.stat.ttl + Duration::from_secs(2)).await;
