@@ -317,6 +317,7 @@ struct Kernel {
     notifier: fuse::Notifier,
     /// The kernel sends OPEN requests, so that open files are known to be in use.
     reports_opens: bool,
+    maps_direct_files: bool,
 }
 
 impl vfs::Invalidate for Kernel {
@@ -342,6 +343,10 @@ impl vfs::Invalidate for Kernel {
 
     fn attributes(&self, ino: Ino) -> bool {
         self.notifier.inval_inode(ino.0, ATTRIBUTES_ONLY, 0)
+    }
+
+    fn maps_direct_files(&self) -> bool {
+        self.maps_direct_files
     }
 
     fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
@@ -372,8 +377,11 @@ impl vfs::Invalidate for Kernel {
 impl fuse::Filesystem for Adapter {
     fn init(&self, started: &fuse::Started) {
         let _ = self.notifier.set(started.notifier.clone());
-        let (notifier, reports_opens) = (started.notifier.clone(), self.no_open.is_none());
-        self.vfs.set_invalidate(Arc::new(Kernel { notifier, reports_opens }));
+        self.vfs.set_invalidate(Arc::new(Kernel {
+            notifier: started.notifier.clone(),
+            reports_opens: self.no_open.is_none(),
+            maps_direct_files: started.negotiated.maps_direct_files(),
+        }));
         if let Some(passthrough) = &started.passthrough {
             // INIT comes once.
             let _ = self.passthrough.set(Passthrough::new(passthrough.clone()));

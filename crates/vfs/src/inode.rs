@@ -100,6 +100,8 @@ struct ActiveState {
     pages: Option<Pages>,
     /// The content was changed locally since the kernel's pages were dropped.
     writes_pages: bool,
+    /// The kernel was requested to drop its attributes, and has got none since that it may cache.
+    kernel_attr_dropped: bool,
     visit: Option<Visit>,
     /// A local change has set a new mtime since the attributes were received.
     mtime_pending: bool,
@@ -117,6 +119,10 @@ struct RareState {
     zero_ttl_until: Option<Instant>,
     /// Until when the kernel may use another size than `kernel_size`.
     uncertain_size_until: Option<Instant>,
+    /// The largest of those sizes.
+    largest_uncertain_size: u64,
+    /// When the kernel was last requested to drop the pages.
+    pages_dropped_at: Option<Instant>,
     /// When an open was last sent back to the lookup of a name that was gone.
     sent_back_at: Option<Instant>,
     /// Time of the last local change of the inode.
@@ -220,8 +226,10 @@ impl Deref for OpenHandles {
 /// | `invalidated` | may a change have outdated `attr`? | – | set by `invalidate`, cleared by `set_attr`, `extend_validity` |
 /// | `is_covered`, `covers` | are changes since `requested_at` reported? | local time of the request | `set_attr`, the tree |
 /// | `lifetime_ms` | how long was the last answer fresh, if it was not covered? | – | `set_attr` |
-/// | `kernel_size`, `kernel_sizes`, `kernel_valid_until` | which size does the kernel use, and until when? | local time of the reply | [`note_kernel_reply`](State::note_kernel_reply), [`invalidate_pages_and_size`](State::invalidate_pages_and_size) |
-/// | `uncertain_size_until` | until when may it use another size? | local time of a reply | [`note_uncertain_kernel_size`](State::note_uncertain_kernel_size), [`take_uncertain_kernel_size`](State::take_uncertain_kernel_size) |
+/// | `kernel_size`, `kernel_valid_until` | which size does the kernel use, and until when? | local time of the reply | [`note_kernel_reply`](State::note_kernel_reply), [`invalidate_pages_and_size`](State::invalidate_pages_and_size) |
+/// | `uncertain_size_until`, `largest_uncertain_size` | until when may it use another size? | local time of a reply | [`note_uncertain_kernel_size`](State::note_uncertain_kernel_size), [`take_uncertain_kernel_size`](State::take_uncertain_kernel_size) |
+/// | `kernel_updates` | may the kernel ignore the size that a short reply to a READ shows? | counter | `note_kernel_reply`, [`note_kernel_invalidation`](State::note_kernel_invalidation) |
+/// | `kernel_attr_dropped` | are the kernel's attributes invalidated already? | – | set by [`drop_kernel_attr`](State::drop_kernel_attr), cleared by `note_kernel_reply` |
 /// | `known_contents` | is prefetched data of the present content? | counter | `set_attr`, [`validate_pages`](State::validate_pages), [`invalidate_pages`](State::invalidate_pages) |
 /// | `pages_untrusted` | may uncompared pages be of another file? | – | set by `invalidate_pages`, cleared by [`restore_page_trust`](State::restore_page_trust) |
 /// | `began_empty` | do the kernel's pages hold only local writes? | – | [`begin_writing`](State::begin_writing), [`distrust_pages`](State::distrust_pages) |
@@ -251,8 +259,8 @@ pub(crate) struct State {
     kernel_valid_until: CompactInstant,
     /// The last size sent to the kernel, with any time-out.
     kernel_size: u64,
-    /// Counts the changes of `kernel_size`.
-    kernel_sizes: u32,
+    /// Counts replies with attributes to the kernel, and invalidations of its attributes or pages.
+    kernel_updates: u32,
     /// Counts the known contents of the file, and how often the kernel's pages were dropped.
     known_contents: u64,
     /// How long the last answer was fresh, in milliseconds. A longer time than fits here is
@@ -297,7 +305,7 @@ impl Inode {
                 validator_seen_at: now,
                 kernel_valid_until: CompactInstant::NEVER,
                 kernel_size: 0,
-                kernel_sizes: 0,
+                kernel_updates: 0,
                 known_contents: 0,
                 lifetime_ms: 0,
                 nlink: 1,
@@ -558,16 +566,45 @@ impl State {
     pub(crate) fn note_kernel_reply(&mut self, size: u64, ttl: Duration) -> Duration {
         let now = Instant::now();
         let ttl = if self.has_zero_ttl(now) { Duration::ZERO } else { ttl };
-        if self.kernel_size != size {
+        let is_same = self.kernel_size == size;
+        if !is_same {
             self.note_uncertain_kernel_size();
         }
         self.kernel_valid_until = match ttl {
             Duration::ZERO => CompactInstant::NEVER,
-            _ => (now + ttl + KERNEL_TTL_SLACK).into(),
+            _ => {
+                if let Some(active) = &mut self.active {
+                    active.kernel_attr_dropped = false;
+                }
+                let until = (now + ttl + KERNEL_TTL_SLACK).into();
+                // It may drop this reply, and use an equal one that it has.
+                if is_same { self.kernel_valid_until.max(until) } else { until }
+            }
         };
-        self.kernel_sizes = self.kernel_sizes.wrapping_add((self.kernel_size != size).into());
         self.kernel_size = size;
+        self.kernel_updates = self.kernel_updates.wrapping_add(1);
         ttl
+    }
+
+    /// When the kernel was last requested to drop the pages, other than by an open.
+    pub(crate) fn pages_dropped_at(&self) -> Option<Instant> {
+        self.rare_if_any()?.pages_dropped_at
+    }
+
+    /// The kernel is being requested to drop its attributes, or its pages too.
+    pub(crate) fn note_kernel_invalidation(&mut self) {
+        self.kernel_updates = self.kernel_updates.wrapping_add(1);
+    }
+
+    /// The attributes that the kernel may have are outdated. Returns whether to request that it
+    /// drops them: with each request, it also drops the attributes that are on their way to it, and
+    /// if it got one for each report, it might never get the size of a file that grows all the time.
+    pub(crate) fn drop_kernel_attr(&mut self) -> bool {
+        if std::mem::replace(&mut self.active().kernel_attr_dropped, true) {
+            return false;
+        }
+        self.note_kernel_invalidation();
+        true
     }
 
     fn active(&mut self) -> &mut ActiveState {
@@ -612,16 +649,24 @@ impl State {
     /// - A notification that was queued has not reached it.
     pub(crate) fn note_uncertain_kernel_size(&mut self) {
         if self.kernel_valid_until > Instant::now().into() {
-            let until = self.kernel_valid_until.instant();
+            let others = self.largest_uncertain_size();
+            let (size, until) = (self.kernel_size, self.kernel_valid_until.instant());
             let rare = self.rare();
+            rare.largest_uncertain_size = others.map_or(size, |others| others.max(size));
             rare.uncertain_size_until = rare.uncertain_size_until.max(until);
         }
     }
 
     /// Whether the kernel may use another size than the last one that it got.
     pub(crate) fn has_uncertain_kernel_size(&self) -> bool {
-        let until = self.rare_if_any().and_then(|rare| rare.uncertain_size_until);
-        until.is_some_and(|until| Instant::now() < until)
+        self.largest_uncertain_size().is_some()
+    }
+
+    /// The largest size besides the last one that the kernel may use, if there is any.
+    fn largest_uncertain_size(&self) -> Option<u64> {
+        let rare = self.rare_if_any()?;
+        let is_uncertain = rare.uncertain_size_until.is_some_and(|until| Instant::now() < until);
+        is_uncertain.then_some(rare.largest_uncertain_size)
     }
 
     /// As [`State::has_uncertain_kernel_size`], once: the caller makes the kernel request the
@@ -630,8 +675,7 @@ impl State {
         let uncertain = self.has_uncertain_kernel_size();
         if uncertain {
             self.rare().uncertain_size_until = None;
-            // For the reads in flight: the kernel does not use the size that their data shows.
-            self.kernel_sizes = self.kernel_sizes.wrapping_add(1);
+            self.note_kernel_invalidation();
         }
         uncertain
     }
@@ -672,20 +716,22 @@ impl State {
         self.active.as_ref().is_some_and(|active| active.renames_in_flight > 0)
     }
 
-    /// How often the kernel has got another size than before.
-    pub(crate) fn kernel_sizes(&self) -> u32 {
-        self.kernel_sizes
+    /// How often the kernel has got attributes, or was requested to drop them or its pages.
+    pub(crate) fn kernel_updates(&self) -> u32 {
+        self.kernel_updates
     }
 
-    /// Whether the kernel has got another size since [`State::kernel_sizes`] was `kernel_sizes`,
-    /// for another reason than a local change since `seq`.
-    pub(crate) fn has_new_kernel_size(&self, kernel_sizes: u32, seq: u64) -> bool {
-        self.kernel_sizes != kernel_sizes && !self.changed_since(seq)
+    /// Whether the kernel may ignore the size that a short reply to a READ shows: it does so if it
+    /// has got or dropped attributes since it sent the request. `updates` is
+    /// [`State::kernel_updates`] of when the request arrived; a local change since `seq` explains
+    /// the short reply.
+    pub(crate) fn ignores_short_reply(&self, updates: u32, seq: u64) -> bool {
+        self.kernel_updates != updates && !self.changed_since(seq)
     }
 
-    /// Whether the kernel has got a size greater than `end`.
+    /// Whether the kernel may use a size greater than `end`.
     pub(crate) fn kernel_size_exceeds(&self, end: u64) -> bool {
-        self.kernel_size > end
+        self.kernel_size > end || self.largest_uncertain_size().is_some_and(|size| size > end)
     }
 
     /// Whether a local change, or an answer, may have outdated the cached attributes.

@@ -32,6 +32,11 @@ pub trait Invalidate: Send + Sync {
         true
     }
 
+    /// Whether a file can be mapped whose open bypasses the page cache.
+    fn maps_direct_files(&self) -> bool {
+        true
+    }
+
     /// Returns when the kernel has done what was requested before. No operation may await this for
     /// which the kernel holds a lock: of a page, or of a directory. By default it is assumed that
     /// it has.

@@ -19,7 +19,8 @@ impl Vfs {
     /// Up to `len` bytes from `offset`; fewer only at the end of the file.
     ///
     /// # Errors
-    /// `ESTALE` if the file ends before a size that the kernel has got meanwhile.
+    /// `ESTALE` if the file ends before a size that the kernel uses, and the kernel would ignore
+    /// the end of the data.
     pub async fn read(&self, handle: Handle, offset: u64, len: u32) -> Result<Data> {
         let file = self.files.get(handle.0)?;
         if !file.access.reads() {
@@ -29,7 +30,7 @@ impl Vfs {
         if file.take_missing_pages(offset) {
             self.prefetch.files.note_missing_pages();
         }
-        let (kernel_sizes, seq) = (file.inode.state().kernel_sizes(), self.change_counter.now());
+        let (updates, seq) = (file.inode.state().kernel_updates(), self.change_counter.now());
         file.inode.writes.clear_to_read(file.number, offset..end).await;
         if let Some(data) = self.read_from_prefetched(&file, offset, len).await {
             self.counters.reads_prefetched.add(1);
@@ -38,8 +39,9 @@ impl Vfs {
         let fh = file.fh().await?;
         let mut data = self.read_ahead(&file, fh, offset..end).await?;
         // The kernel fills the rest of its pages with zeros. It then uses the size that the end of
-        // the data shows; but if it has got a greater size meanwhile, it shows the zeros as
-        // content.
+        // the data shows; but if it has got or dropped attributes meanwhile, it keeps its size, and
+        // shows the zeros as content. Not so where the data bypasses its pages.
+        let fills_pages = !file.is_direct();
         for attempt in 1..=MAX_COMPARISONS {
             let got = data.len() as u64;
             if got >= u64::from(len) || !file.inode.state().kernel_size_exceeds(offset + got) {
@@ -47,7 +49,9 @@ impl Vfs {
             }
             let rest = self.remote.read(fh, offset + got, len - got as u32).await?;
             if rest.is_empty() {
-                if !file.inode.state().has_new_kernel_size(kernel_sizes, seq) {
+                let is_ignored =
+                    fills_pages && file.inode.state().ignores_short_reply(updates, seq);
+                if !is_ignored {
                     file.inode.state().note_uncertain_kernel_size();
                     break;
                 }

@@ -135,6 +135,11 @@ struct FileState {
 }
 
 impl OpenFile {
+    /// Whether reads and writes bypass the kernel's page cache.
+    pub(crate) fn is_direct(&self) -> bool {
+        self.with(|file| file.direct_io)
+    }
+
     /// The remote handle, opened by the first caller that needs it.
     pub(crate) fn fh(&self) -> impl Future<Output = Result<Fh>> + Send + use<> {
         self.remote.fh()
@@ -683,12 +688,15 @@ impl Vfs {
             // page cache, for which the size has no meaning.
             match state.expire_kernel_size(attr.size) {
                 KernelSize::Right => {}
-                KernelSize::Wrong if is_second => state.note_uncertain_kernel_size(),
-                KernelSize::Wrong => {
+                KernelSize::Wrong if !is_second => {
                     self.record_in(&mut state, file.inode.kind, attr, stamp, Instant::now());
                     return Err(Errno::ESTALE);
                 }
-                KernelSize::WrongAgain => request.direct = true,
+                KernelSize::Wrong => state.note_uncertain_kernel_size(),
+                KernelSize::WrongAgain => {
+                    state.note_uncertain_kernel_size();
+                    request.direct = true;
+                }
             }
         }
         Ok(Some(self.register_in(&mut state, file, attr, stamp, request)))
@@ -777,7 +785,8 @@ impl Vfs {
         let invalidate_attributes = !self.serves_stale() && state.take_uncertain_kernel_size();
         // The kernel would use the other size for its pages until it gets attributes, and it may
         // drop these as well. Reads that bypass the page cache end where the data ends.
-        let direct_io = bypasses || invalidate_attributes;
+        let can_map = self.invalidate.get().is_none_or(|kernel| kernel.maps_direct_files());
+        let direct_io = bypasses || invalidate_attributes && file.access.reads() && can_map;
         let keep_cache = keep_cache && !invalidate_attributes;
         if !bypasses
             && file.access.reads()

@@ -55,6 +55,10 @@ const MAX_DEFERRED: usize = 4096;
 /// How long reports about the content of an open file are gathered.
 const GATHER: Duration = Duration::from_millis(10);
 
+/// The same after its pages were dropped: the kernel also drops the attributes that are on their way
+/// to it, and if that happened all the time, readers of a file that grows would not see its end.
+const GATHER_AFTER_DROP: Duration = Duration::from_millis(250);
+
 /// How long the report of a name waits after a change of it through this mount has ended. Less than
 /// [`QUIET`](crate::cover::QUIET), in which it is known as a local one.
 const DEFER: Duration = Duration::from_millis(50);
@@ -503,9 +507,12 @@ impl Shared {
             open.retain(|ino, _| dir(ino).is_some_and(|dir| dirs.contains(&dir)));
         }
         for (ino, inode) in open {
+            let (is_quiet, drops_attr) = {
+                let mut state = inode.state();
+                (state.is_quiet_time(Instant::now()), state.drop_kernel_attr())
+            };
             // If it is refused, the kernel has so much to do that the time-out is soon over.
-            let _ = kernel.attributes(ino);
-            let is_quiet = inode.state().is_quiet_time(Instant::now());
+            let _ = drops_attr && kernel.attributes(ino);
             match is_quiet {
                 true => self.validate_later(inode),
                 false => self.validate_soon(inode, false),
@@ -519,8 +526,13 @@ impl Shared {
         if !self.watching.state.lock().validating.insert(inode.ino) {
             return;
         }
+        let until = {
+            let dropped_at = inode.state().pages_dropped_at();
+            let after_drop = dropped_at.map(|at| at + GATHER_AFTER_DROP);
+            after_drop.max(Some(Instant::now() + GATHER))
+        };
         start(self, move |shared| async move {
-            tokio::time::sleep(GATHER).await;
+            tokio::time::sleep_until(until.unwrap_or_else(Instant::now)).await;
             // A report from now on is of a change after this request.
             shared.watching.state.lock().validating.remove(&inode.ino);
             shared.validate_content(&inode, drops_unknown, shared.trusts_racy()).await;

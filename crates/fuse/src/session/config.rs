@@ -184,6 +184,11 @@ impl Negotiated {
         self.capabilities & init::PASSTHROUGH != 0
     }
 
+    /// Whether a file can be mapped that was opened with `direct_io` (Linux 6.6).
+    pub fn maps_direct_files(&self) -> bool {
+        self.capabilities & init::DIRECT_IO_ALLOW_MMAP != 0
+    }
+
     /// Whether requests are transferred through io_uring.
     pub fn io_uring(&self) -> bool {
         self.capabilities & init::OVER_IO_URING != 0

@@ -180,6 +180,8 @@ impl State {
     pub(crate) fn distrust_pages(&mut self) {
         self.began_empty = false;
         self.note_uncertain_kernel_size();
+        self.note_kernel_invalidation();
+        self.rare().pages_dropped_at = Some(Instant::now());
         if let Some(active) = &mut self.active {
             active.writes_pages = false;
         }

@@ -333,7 +333,7 @@ impl Tree {
             let mut state = child.state();
             state.note_reported_change(seq);
             state.note_reported_name();
-            out.attributes.push(child.ino);
+            out.attributes.extend(state.drop_kernel_attr().then_some(child.ino));
         }
         out.names.push((dir, name.clone()));
     }
@@ -344,7 +344,7 @@ impl Tree {
         let mut state = inode.state();
         if !state.is_quiet_time(Instant::now()) {
             state.note_reported_change(seq);
-            out.attributes.push(dir);
+            out.attributes.extend(state.drop_kernel_attr().then_some(dir));
         }
     }
 
@@ -371,9 +371,9 @@ impl Tree {
         let is_open = {
             let mut state = child.state();
             state.note_reported_change(seq);
+            out.attributes.extend(state.drop_kernel_attr().then_some(child.ino));
             !state.open.is_empty()
         };
-        out.attributes.push(child.ino);
         if is_open {
             out.contents.push(child);
         }

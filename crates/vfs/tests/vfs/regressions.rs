@@ -671,6 +671,31 @@ async fn an_open_with_a_wrong_size_in_the_kernel_bypasses_the_page_cache() {
     vfs.release(opened.handle);
 }
 
+/// A file was cut, and another process has requested its attributes while a read was in flight,
+/// which were cached: the kernel has taken them, so it ignores the end of the data.
+#[tokio::test(start_paused = true)]
+async fn a_short_read_never_shows_zeros_up_to_an_older_size() {
+    for direct in [false, true] {
+        let (remote, faulty, vfs) = mounted(Config::default());
+        remote.put_file("f", "much longer");
+        let file = found(&vfs, Ino::ROOT, "f").await;
+        let request = OpenRequest { direct, ..OpenRequest::plain(Access::Read) };
+        let opened = vfs.open(file.ino, request).await.unwrap();
+        let gate = faulty.hold_answer(Call::Read, 1);
+        let mut reading = Box::pin(vfs.read(opened.handle, 0, 4096));
+        remote.put_file("f", "short");
+        assert!(!is_over(&mut reading).await);
+        assert_eq!(vfs.getattr(file.ino).await.unwrap().attr.size, 11);
+        gate.release();
+        match (direct, reading.await) {
+            (false, answer) => assert_eq!(answer.unwrap_err(), Errno::ESTALE),
+            // No page is filled.
+            (true, data) => assert_eq!(data.unwrap().to_vec(), b"short"),
+        }
+        vfs.release(opened.handle);
+    }
+}
+
 /// A file ends before a size that the kernel has got while a read was in flight: the kernel showed
 /// zeros in between.
 #[tokio::test(start_paused = true)]

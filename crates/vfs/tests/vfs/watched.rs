@@ -31,6 +31,8 @@ type Cached<K, V> = Mutex<HashMap<K, (V, Instant)>>;
 struct Kernel {
     names: Cached<(Ino, Vec<u8>), Option<Ino>>,
     attributes: Cached<Ino, vfs::Stat>,
+    /// How often it had to drop attributes, and only those.
+    invalidations: Mutex<HashMap<Ino, u32>>,
     /// Inodes whose pages it had to drop.
     dropped: Mutex<Vec<Ino>>,
     /// How often a lookup has led to each inode.
@@ -40,7 +42,7 @@ struct Kernel {
 impl Invalidate for Kernel {
     fn content(&self, ino: Ino) {
         self.dropped.lock().unwrap().push(ino);
-        self.attributes(ino);
+        self.attributes.lock().unwrap().remove(&ino);
     }
 
     fn names(&self, _: &[Name]) {
@@ -55,6 +57,7 @@ impl Invalidate for Kernel {
 
     fn attributes(&self, ino: Ino) -> bool {
         self.attributes.lock().unwrap().remove(&ino);
+        *self.invalidations.lock().unwrap().entry(ino).or_default() += 1;
         true
     }
 }
@@ -297,6 +300,29 @@ async fn w1_each_change_at_the_server_is_seen() {
     mount.settle().await;
     assert_eq!(mount.find("d/moved").await, None);
     assert_eq!(mount.names("d").await, ["e", "g"]);
+}
+
+/// The kernel drops attributes that are on their way to it when it is told to drop those that it has.
+#[tokio::test(start_paused = true)]
+async fn w1_a_reader_sees_the_end_of_a_file_that_grows_all_the_time() {
+    let mount = with_files().await;
+    let ino = mount.find("f").await.unwrap();
+    mount.stat(ino).await.unwrap();
+    let opened = mount.vfs.open(ino, OpenRequest::plain(Access::Read)).await.unwrap();
+    for len in 1..=200 {
+        mount.remote.put_file("f", "x".repeat(len));
+        tokio::time::sleep(SOON / 100).await;
+    }
+    let invalidations = mount.kernel.invalidations.lock().unwrap().remove(&ino);
+    let drops = mount.kernel.dropped.lock().unwrap().iter().filter(|it| **it == ino).count();
+    assert!(invalidations == Some(1) && (1..=9).contains(&drops), "{invalidations:?} {drops}");
+    assert_eq!(mount.stat(ino).await.unwrap().attr.size, 200);
+    mount.settle().await;
+    // It may have cached them.
+    mount.remote.put_file("f", "x".repeat(300));
+    mount.settle().await;
+    assert_eq!(mount.stat(ino).await.unwrap().attr.size, 300);
+    mount.vfs.release(opened.handle);
 }
 
 /// All within the second in which reports may be about local changes.
