@@ -126,7 +126,7 @@ install: $(LICENSES)
 	@test -x "$(PROGRAMS)/sshoal" || { echo "run make first" >&2; exit 1; }
 	install -D -m 755 "$(PROGRAMS)/sshoal" "$(DESTDIR)$(PREFIX)/bin/sshoal"
 	install -D -m 755 "$(PROGRAMS)/sshoal-bench" "$(DESTDIR)$(PREFIX)/bin/sshoal-bench"
-	install -d "$(DESTDIR)$(SBINDIR)" "$(DOC)/docs" "$(DOC)/examples" "$(MAN)/man1" "$(MAN)/man8"
+	install -d "$(DESTDIR)$(SBINDIR)" "$(DOC)/docs/results" "$(DOC)/examples" "$(MAN)/man1" "$(MAN)/man8"
 	ln -sfn "$(PREFIX)/bin/sshoal" "$(DESTDIR)$(SBINDIR)/mount.sshoal"
 	ln -sfn "$(PREFIX)/bin/sshoal" "$(DESTDIR)$(SBINDIR)/mount.fuse.sshoal"
 	"$(MANUAL_PROGRAMS)/sshoal" manual "$(MAN)/man1" $(MANUAL_DATE)
@@ -136,9 +136,10 @@ install: $(LICENSES)
 	install -D -m 644 packaging/completions/sshoal.bash "$(BASH_COMPLETION)"
 	install -D -m 644 packaging/completions/sshoal.zsh "$(ZSH_COMPLETION)"
 	install -D -m 644 packaging/completions/sshoal.fish "$(FISH_COMPLETION)"
-	install -m 644 README.md CHANGELOG.md LICENSE "$(DOC)"
+	install -m 644 README.md ARCHITECTURE.md CHANGELOG.md LICENSE "$(DOC)"
 	install -m 644 "$(LICENSES)" "$(DOC)/licenses.txt"
 	install -m 644 docs/*.md docs/*.svg "$(DOC)/docs"
+	install -m 644 docs/results/*.md "$(DOC)/docs/results"
 	install -m 644 packaging/examples/* "$(DOC)/examples"
 
 uninstall:

@@ -273,7 +273,9 @@ fn make_install_installs_and_uninstall_takes_away() {
         "zsh/site-functions/_sshoal",
         "fish/vendor_completions.d/sshoal.fish",
         "doc/sshoal/licenses.txt",
+        "doc/sshoal/ARCHITECTURE.md",
         "doc/sshoal/docs/options.md",
+        "doc/sshoal/docs/results/README.md",
         "doc/sshoal/examples/sshoal@.service",
         "doc/sshoal/examples/auto.sshoal",
     ] {
