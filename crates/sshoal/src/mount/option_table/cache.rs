@@ -143,12 +143,18 @@ pub(super) const OPTIONS: &[MountOption] = &[
     )
     .changeable(|request| Some(format!("{:?}", request.vfs.prefetch).to_lowercase())),
     number("dirty_bytes", 1, MAX_DIRTY, |draft, bytes| draft.request.vfs.dirty_bytes = bytes)
-        .help("unacknowledged written bytes of all files at which writers wait (default 134217728)")
+        .help(
+            "unacknowledged written bytes of all files at which writers wait (default 134217728, \
+             at most 1073741824)",
+        )
         .changeable(|request| Some(request.vfs.dirty_bytes.to_string())),
     number("dirty_file_bytes", 1, MAX_DIRTY, |draft, bytes| {
         draft.request.vfs.dirty_file_bytes = bytes.into()
     })
-    .help("unacknowledged written bytes of one file at which its writers wait (default 33554432)")
+    .help(
+        "unacknowledged written bytes of one file at which its writers wait (default 33554432, \
+         at most 1073741824)",
+    )
     .changeable(|request| Some(request.vfs.dirty_file_bytes.to_string())),
     number("metadata_bytes", 1 << 20, u32::MAX, |draft, bytes| {
         draft.request.vfs.metadata_bytes = bytes as usize
@@ -190,7 +196,7 @@ pub(super) const DISK: &[MountOption] = &[
     })
     .help("directory of the disk cache (default $XDG_CACHE_HOME/sshoal, else ~/.cache/sshoal)"),
     custom("cache_size", "SIZE", |draft, text| draft.disk.set_size(text))
-        .help("maximum size of the disk cache, such as 512M (default 20G, at most 10% of its disk)")
+        .help("maximum size of the disk cache, at least 1M (default 20G, at most 10% of its disk)")
         .changeable(|request| request.disk.as_ref()?.size_bytes.map(|bytes| bytes.to_string())),
     custom("cache_free", "SIZE", |draft, text| draft.disk.set_free(text))
         .help("minimum free space on the disk of the cache, such as 5G (default 5% of the disk)")

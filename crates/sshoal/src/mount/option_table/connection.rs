@@ -37,7 +37,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
         .also(&["stall"])
         .prominent(),
     number("max_conns", 1, MAX_CONNS, |draft, number| draft.max_conns = Some(number as usize))
-        .help("open up to N SSH connections, adding them while throughput improves (default 8)")
+        .help("open SSH connections while throughput improves, up to N (default 8, at most 64)")
         .prominent()
         .changeable(|request| Some(request.host.max_conns.to_string())),
     flag("delay_connect", |draft| draft.request.host.delay_connect = true)
