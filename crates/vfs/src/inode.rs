@@ -98,6 +98,8 @@ struct ActiveState {
     /// Changes of its names in flight.
     renames_in_flight: u32,
     pages: Option<Pages>,
+    /// Until when the kernel may not have dropped the pages of an older content.
+    pages_dropped_until: Option<CompactInstant>,
     /// The content was changed locally since the kernel's pages were dropped.
     writes_pages: bool,
     /// The kernel was requested to drop its attributes, and has got none since that it may cache.
@@ -240,6 +242,7 @@ impl Deref for OpenHandles {
 /// | `deferred_open_seq` | was an answer by name requested before a deferred handle was opened? | change counter | [`note_deferred_open`](State::note_deferred_open) |
 /// | `reported_seq` | was an answer requested before a change was reported? | change counter | [`note_reported_change`](State::note_reported_change) |
 /// | `pages` | which content do the kernel's pages hold? | – | `validate_pages`, [`pages_written`](State::pages_written), `invalidate_pages` |
+/// | `pages_dropped_until` | may the kernel still have pages of an older content? | local time of a reply | set by `validate_pages`, [`restore_page_trust`](State::restore_page_trust); cleared by `pages_written` |
 /// | `writes_pages` | may they hold local writes if `pages` is unset? | – | set by `note_content_change`, cleared by `distrust_pages` |
 /// | `mtime_pending` | will the next mtime be that of a local change? | – | [`expect_new_mtime`](State::expect_new_mtime), [`set_fraction`](State::set_fraction) |
 /// | `created_here` | is the file known without a request? | – | [`set_created_here`](State::set_created_here), [`forget_created_here`](State::forget_created_here) |

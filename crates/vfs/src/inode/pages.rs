@@ -17,6 +17,11 @@ use crate::compact_instant::CompactInstant;
 /// named by the mtime, and one for a clock that ticks in between.
 pub(super) const RACY_WINDOW: Duration = Duration::from_secs(2);
 
+/// How late the kernel may drop pages after an open was answered that makes it do so: the thread of
+/// that open drops them when it gets to run. Too long costs a request for each open of a changed
+/// file meanwhile.
+pub(super) const DROP_DELAY: Duration = Duration::from_secs(1);
+
 /// An mtime that is this many seconds old by the local clock is past the racy window at once.
 /// Bounds the difference of both clocks (Kerberos allows as much).
 const MAX_CLOCK_SKEW: i64 = 300;
@@ -73,11 +78,31 @@ impl State {
 
     /// Whether the kernel's pages, if it has any, are of the content that `attr` names.
     pub(crate) fn has_pages(&self, attr: &Attr, trust_racy: bool) -> bool {
+        self.expects_pages(attr, trust_racy) && !self.may_drop_pages()
+    }
+
+    /// Whether the kernel's pages are of the content that `attr` names when it has dropped those of
+    /// older contents.
+    fn expects_pages(&self, attr: &Attr, trust_racy: bool) -> bool {
         self.pages().is_some_and(|pages| {
             pages.validator == Validator::of(attr)
                 && (!self.compares_changes(attr) || may_be_equal(pages.change, attr.change()))
                 && (pages.past_racy_window || trust_racy)
         })
+    }
+
+    /// Whether the kernel may not have dropped yet what an open made it drop: another open that
+    /// kept its pages could read the older ones.
+    fn may_drop_pages(&self) -> bool {
+        let until = self.active.as_ref().and_then(|active| active.pages_dropped_until);
+        until.is_some_and(|until| CompactInstant::from(Instant::now()) < until)
+    }
+
+    /// The caller makes the kernel drop its pages, if it may have any.
+    fn note_pages_dropped(&mut self) {
+        if self.pages().is_some() || self.pages_untrusted {
+            self.active().pages_dropped_until = Some((Instant::now() + DROP_DELAY).into());
+        }
     }
 
     /// Whether pages are compared by changes. Without an identity, another change may be that of
@@ -93,7 +118,7 @@ impl State {
     }
 
     /// Whether the kernel's pages are of the content that `attr` names. If not, the caller makes
-    /// the kernel drop them, and they are filled with that content from now on.
+    /// the kernel drop them, and they are filled with that content from then on.
     ///
     /// With `trust_racy` an equal validator is enough. The content that fills the pages is read at
     /// `read_from` or later.
@@ -104,8 +129,9 @@ impl State {
         read_from: Instant,
     ) -> bool {
         let validator = Validator::of(attr);
-        let kept = self.has_pages(attr, trust_racy);
-        if !kept {
+        let is_expected = self.expects_pages(attr, trust_racy);
+        if !is_expected {
+            self.note_pages_dropped();
             self.known_contents += 1;
             let since = i64::try_from(read_from.elapsed().as_secs()).unwrap_or(i64::MAX);
             let age = Timestamp::now().secs.saturating_sub(attr.mtime.secs).saturating_sub(since);
@@ -118,7 +144,7 @@ impl State {
         {
             pages.change = attr.change();
         }
-        kept
+        is_expected && !self.may_drop_pages()
     }
 
     /// Whether the file opened as `attr` may be another one than the file from which open
@@ -140,11 +166,14 @@ impl State {
     /// hold older data, which another machine may have changed.
     pub(crate) fn pages_written(&mut self, attr: &Attr) {
         if self.began_empty {
-            self.active().pages = Some(Pages {
+            let active = self.active();
+            active.pages = Some(Pages {
                 validator: Validator::of(attr),
                 change: attr.change(),
                 past_racy_window: false,
             });
+            // The kernel has dropped what was older before the open of the writer returned.
+            active.pages_dropped_until = None;
         }
     }
 
@@ -167,13 +196,18 @@ impl State {
 
     /// Whether the kernel's pages may be used where pages are never compared.
     pub(crate) fn trusts_pages(&self) -> bool {
-        !self.pages_untrusted
+        !self.pages_untrusted && !self.may_drop_pages()
     }
 
     /// Whether the kernel's pages may be used where pages are never compared. If not, the kernel
     /// drops them with this open, and later pages are trusted again.
     pub(crate) fn restore_page_trust(&mut self) -> bool {
-        !std::mem::take(&mut self.pages_untrusted)
+        let trusts_pages = self.trusts_pages();
+        if self.pages_untrusted {
+            self.note_pages_dropped();
+            self.pages_untrusted = false;
+        }
+        trusts_pages
     }
 
     /// The kernel's pages may hold bytes that are not in the file, such as those of failed writes.

@@ -2,7 +2,7 @@
 
 use base::{ChangeId, FileId, InodeAttr};
 
-use super::pages::RACY_WINDOW;
+use super::pages::{DROP_DELAY, RACY_WINDOW};
 use super::*;
 
 fn attr(size: u64, mtime: i64) -> Attr {
@@ -89,10 +89,11 @@ async fn racy_pages_are_not_kept() {
     let now = Timestamp::now().secs;
     inode.state().set_attr(attr(1, now), Instant::now(), Instant::now(), timeout);
     assert!(!validate(&inode, &attr(1, now), false), "never filled");
-    assert!(!validate(&inode, &attr(1, now), false), "filled in that second");
     assert!(validate(&inode, &attr(1, now), true));
+    assert!(!validate(&inode, &attr(1, now), false), "filled in that second");
     tokio::time::advance(RACY_WINDOW).await;
     assert!(!validate(&inode, &attr(1, now), false), "filled in that second");
+    tokio::time::advance(secs(1)).await;
     assert!(validate(&inode, &attr(1, now), false), "filled after it");
     assert!(!validate(&inode, &attr(2, now), false), "another content");
     inode.state().invalidate_pages_and_size();
@@ -111,6 +112,42 @@ fn pages_of_an_old_file_are_kept_at_once() {
     assert!(!validate(&inode, &attr(1, 1000), false));
 }
 
+/// The thread of an open that was answered may drop the pages later than another open is answered.
+#[tokio::test(start_paused = true)]
+async fn pages_are_not_kept_until_the_kernel_has_dropped_older_ones() {
+    let inode = inode();
+    let timeout = Timeout::fixed(secs(1));
+    let old = attr(1, 1000);
+    assert!(!validate(&inode, &old, false), "never filled");
+    assert!(validate(&inode, &old, false), "there is nothing to drop");
+    for mtime in [2000, 3000] {
+        let new = attr(1, mtime);
+        inode.state().set_attr(new, Instant::now(), Instant::now(), timeout);
+        assert!(!validate(&inode, &new, false));
+        let generation = inode.state().content_generation();
+        for _ in 0..4 {
+            assert!(!validate(&inode, &new, false), "the older pages may be there");
+            assert!(!inode.state().has_pages(&new, false));
+            tokio::time::advance(DROP_DELAY / 4).await;
+        }
+        assert!(inode.state().has_pages(&new, false) && validate(&inode, &new, false));
+        assert_eq!(inode.state().content_generation(), generation);
+    }
+}
+
+/// Where pages are never compared.
+#[tokio::test(start_paused = true)]
+async fn pages_are_not_trusted_until_the_kernel_has_dropped_older_ones() {
+    let inode = inode();
+    assert!(inode.state().restore_page_trust());
+    inode.state().invalidate_pages();
+    for _ in 0..2 {
+        assert!(!inode.state().restore_page_trust() && !inode.state().trusts_pages());
+    }
+    tokio::time::advance(secs(1)).await;
+    assert!(inode.state().trusts_pages() && inode.state().restore_page_trust());
+}
+
 /// Attributes of a remote that reports the ctime.
 fn attr_with_ctime(size: u64, mtime: i64, ctime: i64) -> Attr {
     let id = FileId { device: 1, number: 7, btime: None };
@@ -125,21 +162,22 @@ fn attr_with_ctime(size: u64, mtime: i64, ctime: i64) -> Attr {
     Attr { inode: Some(inode), ..attr(size, mtime) }
 }
 
-#[test]
-fn another_ctime_is_another_content_unless_this_mount_has_set_it() {
+#[tokio::test(start_paused = true)]
+async fn another_ctime_is_another_content_unless_this_mount_has_set_it() {
     let inode = inode();
-    let seen = |ctime| {
+    let seen = async |ctime| {
         let attr = attr_with_ctime(1, 1000, ctime);
         let now = Instant::now();
         let before = inode.state().content_generation();
         inode.state().set_attr(attr, now, now, Timeout::fixed(secs(1)));
         let kept = validate(&inode, &attr, false);
+        tokio::time::advance(DROP_DELAY).await;
         (kept, inode.state().content_generation() > before)
     };
-    assert_eq!(seen(2000), (false, true), "never filled");
-    assert_eq!(seen(2000), (true, false));
-    assert_eq!(seen(3000), (false, true), "rewritten, and its mtime set back");
-    assert_eq!(seen(3000), (true, false));
+    assert_eq!(seen(2000).await, (false, true), "never filled");
+    assert_eq!(seen(2000).await, (true, false));
+    assert_eq!(seen(3000).await, (false, true), "rewritten, and its mtime set back");
+    assert_eq!(seen(3000).await, (true, false));
     let changes: [fn(&Inode); 3] = [
         |inode| {
             inode.state().begin_change(1);
@@ -153,10 +191,10 @@ fn another_ctime_is_another_content_unless_this_mount_has_set_it() {
     ];
     for (ctime, change) in (4000..).zip(changes) {
         change(&inode);
-        assert!(seen(ctime).0, "{ctime}: its mode was set here, or it was renamed");
-        assert!(seen(ctime).0);
-        assert!(!seen(ctime + 100).0, "{ctime}");
-        assert!(seen(ctime + 100).0);
+        assert!(seen(ctime).await.0, "{ctime}: its mode was set here, or it was renamed");
+        assert!(seen(ctime).await.0);
+        assert!(!seen(ctime + 100).await.0, "{ctime}");
+        assert!(seen(ctime + 100).await.0);
     }
     let plain = attr(1, 1000);
     assert!(!validate(&inode, &plain, false), "no identity: another file");

@@ -194,6 +194,28 @@ async fn c2_an_open_asks_once_a_second() {
     assert_eq!((remote.round_trips(), remote.calls(Call::Open)), (1, 1));
 }
 
+/// C2: the thread of an open may drop the kernel's pages later than another open is answered.
+#[tokio::test(start_paused = true)]
+async fn c2_older_pages_are_dropped_by_each_open_of_a_changed_file_for_a_second() {
+    let Mount { remote, vfs, .. } = mounted(config());
+    put(&remote, "old", LONG_AGO);
+    let file = found(&vfs, "f").await;
+    vfs.release(open(&vfs, file.ino).await.handle);
+    let again = open(&vfs, file.ino).await;
+    assert!(again.keep_cache, "there was nothing to drop");
+    vfs.release(again.handle);
+    put(&remote, "new", LONG_AGO + 1);
+    tokio::time::advance(Duration::from_secs(30)).await;
+    found(&vfs, "f").await;
+    for _ in 0..3 {
+        let opened = open(&vfs, file.ino).await;
+        assert_eq!((opened.keep_cache, read(&vfs, opened.handle).await), (false, b"new".to_vec()));
+        vfs.release(opened.handle);
+    }
+    tokio::time::advance(Duration::from_secs(1)).await;
+    assert!(open(&vfs, file.ino).await.keep_cache);
+}
+
 /// C2: an open that is not for plain reading is never deferred; nor is one that the login may not
 /// read.
 #[tokio::test]
