@@ -314,13 +314,21 @@ impl Vfs {
         change.succeed();
         // The name exists from here on, even if its attributes are unknown.
         self.tree().bind(ino, parent, &name, Instant::now());
-        inode.state().add_links(1, &self.change_counter);
+        let (known, last) = {
+            let mut state = inode.state();
+            let is_known = !state.is_invalidated()
+                && state.last_attr().is_some_and(|attr| attr.inode.is_some());
+            state.add_links(1, &self.change_counter);
+            let last = state.last_attr();
+            (last.filter(|_| is_known), last)
+        };
         drop(change);
-        let last = inode.state().last_attr();
-        let attr = match last.filter(|attr| attr.inode.is_some()) {
+        let attr = match known {
             // Only its ctime has changed. If the remote reports one, it is requested when it is
             // needed.
             Some(attr) => attr,
+            // The kernel uses the size in the reply even if it knows a newer one: it must not be
+            // from before a local write.
             None => self.attr(&inode).await.or_else(|error| last.ok_or(error))?,
         };
         self.tree().add_lookup(ino);

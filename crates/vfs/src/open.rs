@@ -590,6 +590,13 @@ impl Vfs {
         };
         drop(change);
         let is_new = known.is_none() || replaced;
+        let shown = match &known {
+            // As in `link`: another process has written to the file meanwhile.
+            Some(known) if !replaced && known.state().changed_since(stamp.seq) => {
+                self.attr(known).await.unwrap_or(opened.attr)
+            }
+            _ => opened.attr,
+        };
         let inode = {
             let mut tree = self.tree();
             if let Some(known) = known.filter(|_| replaced) {
@@ -602,8 +609,7 @@ impl Vfs {
             inode.state().begin_quiet_time();
         }
         self.record_attr(&inode, &opened.attr, stamp);
-        let mut entry =
-            self.entry(&inode, &opened.attr).inspect_err(|_| self.forget(inode.ino, 1))?;
+        let mut entry = self.entry(&inode, &shown).inspect_err(|_| self.forget(inode.ino, 1))?;
         if self.has_locked_files(parent) {
             entry.ttl = Duration::ZERO;
         }

@@ -168,6 +168,17 @@ async fn h1_an_open_file_that_is_linked_elsewhere_keeps_its_inode() {
     assert_eq!(found(&vfs, "a").await.ino, b.ino);
 }
 
+/// The kernel uses the size in the answer to a link, and drops the pages behind it.
+#[tokio::test]
+async fn the_answer_to_a_link_has_the_size_that_was_written() {
+    let (_, vfs) = mounted();
+    let request = OpenRequest::plain(Access::ReadWrite);
+    let (a, opened) = vfs.create(Ino::ROOT, b"a", 0o644, true, request).await.unwrap();
+    vfs.write(opened.handle, 0, Bytes::from_static(b"content")).await.unwrap();
+    let b = vfs.link(a.ino, Ino::ROOT, b"b").await.unwrap();
+    assert_eq!((b.ino, b.stat.attr.size, b.stat.nlink), (a.ino, 7, 2));
+}
+
 /// Only the remote knows the time of the change, and is asked before anybody else does.
 #[tokio::test]
 async fn the_attributes_of_a_renamed_file_are_requested_at_once() {

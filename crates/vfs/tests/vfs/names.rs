@@ -747,3 +747,20 @@ async fn c3_content_that_was_fetched_ahead_is_as_old_as_its_read() {
     assert!(!again.keep_cache);
     assert_eq!(read(&vfs, again.handle).await.unwrap(), b"later");
 }
+
+/// The kernel uses the size in the answer to a create, and drops the pages behind it.
+#[tokio::test(start_paused = true)]
+async fn the_answer_to_a_create_of_an_existing_file_has_the_size_that_was_written_meanwhile() {
+    let Mount { remote, faulty, vfs } = mounted();
+    put(&remote, "f", "old");
+    let file = found(&vfs, "f").await;
+    let writer = vfs.open(file.ino, plain(Access::Write)).await.unwrap();
+    let gate = faulty.hold_answer(Call::Open, 1);
+    let mut creating =
+        Box::pin(vfs.create(Ino::ROOT, b"f", 0o644, false, plain(Access::ReadWrite)));
+    until!(creating, gate);
+    vfs.write(writer.handle, 0, Bytes::from_static(b"longer")).await.unwrap();
+    gate.release();
+    let (entry, _) = creating.await.unwrap();
+    assert_eq!((entry.ino, entry.stat.attr.size), (file.ino, 6));
+}
