@@ -320,6 +320,7 @@ impl<'a> Change<'a> {
             return None;
         }
         let mut state = self.inode.state();
+        self.inode.writes.forget_end();
         let alone =
             self.begun_alone.is_some_and(|changes_begun| state.is_only_change(changes_begun));
         let seq = self.change_counter.advance();

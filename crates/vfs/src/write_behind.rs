@@ -153,6 +153,7 @@ impl WriteRequest {
             };
             if result.is_err() {
                 file.inode.state().forget_created_here();
+                file.inode.writes.forget_end();
                 file.drop_pages();
             }
             // Sent to the caller that waits, or else kept for the next call.
@@ -238,8 +239,9 @@ impl Vfs {
                     Err(extent) => extent,
                 };
             }
+            let size = state.last_attr().filter(|_| !state.is_invalidated()).map(|attr| attr.size);
             state.begin_change(self.change_counter.advance());
-            inode.writes.begin(file.number, coalesce, extent, |number, extent| WriteRequest {
+            inode.writes.begin(file.number, coalesce, size, extent, |number, extent| WriteRequest {
                 number,
                 extent,
                 begun_at: Instant::now(),

@@ -66,12 +66,20 @@ struct State {
     bytes: u64,
     /// Number of writes that have ended.
     answered: u64,
+    /// The file extends to here at the server, or will when all writes have ended; 0 if that is
+    /// not known.
+    end: u64,
+    /// Number of writes that make a hole.
+    holes: usize,
 }
 
 struct Write {
     /// The number of its handle.
     handle: u64,
     range: Range<u64>,
+    /// What it adds to the file before its content. A read there that overtakes the write finds the
+    /// end of the file.
+    hole: Range<u64>,
     /// Bytes of content.
     bytes: u64,
     /// It was given to the remote, so later requests through its handle come after it.
@@ -154,13 +162,16 @@ impl Writes {
         }
         let (number, bytes) = (request.number, extent.len());
         request.extent.append(extent);
-        let range = request.extent.range();
+        let (range, appends) = (request.extent.range(), request.extent.appends());
         queue.end = range.end;
-        let complete = request.extent.appends() && !request.extent.is_partial_page();
+        let complete = appends && !request.extent.is_partial_page();
         if complete || request.extent.len() >= u64::from(most) {
             queue.end_coalescing();
         }
         state.bytes += bytes;
+        if !appends {
+            state.end = state.end.max(range.end);
+        }
         if let Some(write) = state.by_number.get_mut(&number) {
             write.range = range;
             write.bytes += bytes;
@@ -170,11 +181,13 @@ impl Writes {
 
     /// Begins a write. Returns its number, and whether it waits for others. Must be followed by
     /// [`Writes::send`], and by [`Writes::end`] when it has ended. With `coalesce`, it waits if it
-    /// is contiguous with another write in flight.
+    /// is contiguous with another write in flight. `size` is that of the file, if no change has
+    /// outdated it.
     pub(crate) fn begin(
         &self,
         handle: u64,
         coalesce: bool,
+        size: Option<u64>,
         extent: Extent,
         request: impl FnOnce(u64, Extent) -> WriteRequest,
     ) -> (u64, bool) {
@@ -183,7 +196,13 @@ impl Writes {
         let number = state.next;
         state.next += 1;
         let (range, bytes) = (extent.range(), extent.len());
-        let write = Write { handle, range: range.clone(), bytes, sent: false };
+        state.end = size.unwrap_or(state.end);
+        let hole = if extent.appends() { 0..0 } else { state.end..range.start };
+        if !extent.appends() {
+            state.end = state.end.max(range.end);
+        }
+        state.holes += usize::from(!hole.is_empty());
+        let write = Write { handle, range: range.clone(), hole, bytes, sent: false };
         state.bytes += bytes;
         state.by_number.insert(number, write);
         let queue = state.queue_or_new(handle);
@@ -207,7 +226,9 @@ impl Writes {
         let mut state = self.tracker.get_or_init(Box::default).state.lock();
         let number = state.next;
         state.next += 1;
-        state.by_number.insert(number, Write { handle, range: 0..0, bytes: 0, sent: false });
+        state
+            .by_number
+            .insert(number, Write { handle, range: 0..0, hole: 0..0, bytes: 0, sent: false });
         state.queue_or_new(handle).in_flight += 1;
         number
     }
@@ -275,6 +296,7 @@ impl Writes {
         let Some(write) = state.by_number.remove(&number) else { return };
         state.bytes -= write.bytes;
         state.answered += 1;
+        state.holes -= usize::from(!write.hole.is_empty());
         if let Some(queue) = state.queue(write.handle) {
             queue.in_flight -= 1;
             let is_partial =
@@ -286,6 +308,13 @@ impl Writes {
         state.drop_empty(write.handle);
         drop(state);
         tracker.progressed.notify_waiters();
+    }
+
+    /// The file may have become shorter.
+    pub(crate) fn forget_end(&self) {
+        if let Some(mut state) = self.lock() {
+            state.end = 0;
+        }
     }
 
     /// Sends the coalesced writes of all handles whose requests `are_meant`.
@@ -394,15 +423,26 @@ impl Writes {
     }
 
     /// Waits until a read of `range` through `handle` returns all earlier writes to it: those
-    /// through other handles have ended, those through `handle` have been sent.
+    /// through other handles have ended, those through `handle` have been sent. If it is in a hole,
+    /// the write that makes the hole has ended: a remote keeps the order of requests for the same
+    /// bytes only.
     pub(crate) async fn clear_to_read(&self, handle: u64, range: Range<u64>) {
         self.wait_clear_of(&range, |other, sent| other == handle && sent).await;
+        let before = match self.lock() {
+            Some(state) if state.holes > 0 => state.next,
+            _ => return,
+        };
+        self.until(|state| {
+            let mut writes = state.by_number.range(..before);
+            writes.all(|(_, write)| write.hole.is_empty() || are_apart(&write.hole, &range))
+        })
+        .await;
     }
 
     /// Waits until every write to a part of `range` that has begun by now has ended, or `is_done`
     /// by its handle and whether it was sent.
     async fn wait_clear_of(&self, range: &Range<u64>, is_done: impl Fn(u64, bool) -> bool) {
-        let apart = |other: &Range<u64>| other.end <= range.start || range.end <= other.start;
+        let apart = |other: &Range<u64>| are_apart(other, range);
         let before = {
             let Some(state) = self.lock() else { return };
             // Nearly always there is at most one writer, and all of its writes are sent.
@@ -437,6 +477,10 @@ impl Writes {
     fn lock(&self) -> Option<MutexGuard<'_, State>> {
         Some(self.tracker.get()?.state.lock())
     }
+}
+
+fn are_apart(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.end <= other.start || other.end <= one.start
 }
 
 /// A request is being given to the remote, until this is dropped.

@@ -190,6 +190,44 @@ async fn what_may_be_cut_is_sent_before_any_name_is_asked_for_a_moment_later() {
     assert_eq!((mount.writes(), mount.remote.content("g")), (1, b"first,".to_vec()));
 }
 
+/// A2: over another session, a read of a hole could overtake the write behind it, and would find
+/// the end of the file.
+#[tokio::test(start_paused = true)]
+async fn a2_a_read_of_a_hole_waits_for_the_write_behind_it() {
+    let hole = 5 * PAGE as u64;
+    for truncates in [false, true] {
+        let mut mount = mounted(Config::default(), request()).await;
+        let second = mount.vfs.open(mount.ino, request()).await.unwrap().handle;
+        if truncates {
+            // The known end of the file is not that of the writes from before.
+            mount.page(9).await;
+            let cut = AttrChange { size: Some(0), ..AttrChange::default() };
+            mount.vfs.setattr(mount.ino, cut, None).await.unwrap();
+            mount.expected.clear();
+        }
+        mount.page(0).await;
+        mount.page(1).await;
+        mount.vfs.drain().await;
+        // The requests of one handle stay in order here, so the write has taken effect.
+        let gate = mount.faulty.hold_answer(Call::Write, 1);
+        mount.page(9).await;
+        for handle in [mount.handle, second] {
+            let mut before = Box::pin(mount.vfs.read(handle, 0, 2 * PAGE as u32));
+            assert!(!waits(before.as_mut()).await, "the server has had these");
+            let mut behind = Box::pin(mount.vfs.read(handle, hole, 100));
+            assert!(waits(behind.as_mut()).await);
+        }
+        gate.release();
+        mount.vfs.drain().await;
+        let gate = mount.faulty.hold(Call::Write, 1);
+        mount.page(19).await;
+        let mut read = Box::pin(mount.vfs.read(second, 3 * hole, 100));
+        assert!(waits(read.as_mut()).await);
+        gate.release();
+        assert_eq!(read.await.unwrap().to_vec(), [0; 100]);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_read_through_the_same_handle_waits_for_no_answer_but_its_own() {
     let mut mount = mounted(Config::default(), request()).await;
