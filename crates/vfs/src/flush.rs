@@ -157,7 +157,9 @@ impl Vfs {
         if let (Ok(attr), Some(changes_begun)) = (attr, changes_begun) {
             let mut state = inode.state();
             // Another client may change the file before the server answers the close.
-            if state.no_change_since_count(changes_begun) && !state.is_reported_since(seq) {
+            let is_overtaken =
+                state.is_reported_since(seq) || state.has_overtaken(&attr, requested_at);
+            if state.no_change_since_count(changes_begun) && !is_overtaken {
                 self.store_attr(&mut state, inode.kind, &attr, Instant::now(), requested_at);
                 state.pages_written(&attr);
             }

@@ -552,6 +552,13 @@ impl State {
         self.last_attr().filter(|_| age < within)
     }
 
+    /// Whether the cached attributes contradict `attr`, and were requested after `requested_at`,
+    /// when `attr` was.
+    pub(crate) fn has_overtaken(&self, attr: &Attr, requested_at: Instant) -> bool {
+        let differs = |known: Attr| Validator::of(&known) != Validator::of(attr);
+        self.requested_at > requested_at.into() && self.last_attr().is_some_and(differs)
+    }
+
     /// When the cached attributes arrived.
     pub(crate) fn received_at(&self) -> Instant {
         instant(self.received_at)

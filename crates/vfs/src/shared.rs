@@ -323,7 +323,8 @@ impl Shared {
     }
 
     /// Records attributes that the server returned for an open handle, wherever the names lead by
-    /// now. Returns whether they were recorded.
+    /// now; but not if they contradict an answer that was requested later: over several sessions,
+    /// the older answer may arrive last. Returns whether they were recorded.
     pub(crate) fn record_attr_by_handle(
         &self,
         inode: &Inode,
@@ -332,7 +333,7 @@ impl Shared {
         received_at: Instant,
     ) -> bool {
         let mut state = inode.state();
-        let is_newer = self.is_newer(&state, stamp);
+        let is_newer = self.is_newer(&state, stamp) && !state.has_overtaken(attr, stamp.at);
         if is_newer {
             self.store_attr(&mut state, inode.kind, attr, received_at, stamp.at);
         }
@@ -390,6 +391,22 @@ mod tests {
         // A local change has outdated what was recorded.
         inode.state().invalidate();
         assert_eq!(vfs.stat(&inode, &old).unwrap().attr.size, old.size);
+    }
+
+    /// Over another session than that of the later answer.
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_by_handle_gives_way_to_one_that_was_requested_later() {
+        let (vfs, inode, old) = with_one_file().await;
+        let stamp = vfs.stamp_request();
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let new = Attr { size: old.size + 2, ..old };
+        vfs.record_attr(&inode, &new, vfs.stamp_request());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        let received_at = Instant::now();
+        assert!(!vfs.record_attr_by_handle(&inode, &old, stamp, received_at));
+        assert_eq!(inode.state().last_attr(), Some(new));
+        assert!(vfs.record_attr_by_handle(&inode, &old, vfs.stamp_request(), received_at));
+        assert_eq!(inode.state().last_attr(), Some(old));
     }
 
     /// An answer to a lookup, which is recorded after another file was opened.

@@ -480,3 +480,21 @@ async fn an_error_that_only_an_exiting_caller_got_is_a_lost_write() {
     mount.vfs.release(mount.handle);
     assert_eq!(mount.vfs.lost_write(), Some(Errno::ENOSPC));
 }
+
+/// The answer to a close arrives behind that to a later open, over another session, and is older.
+#[tokio::test(start_paused = true)]
+async fn attributes_of_a_close_give_way_to_those_of_a_later_open() {
+    let mount = mounted().await;
+    mount.write(0, "content").await;
+    let gate = mount.faulty.hold_answer(Call::Fstat, 1);
+    let mut flush = std::pin::pin!(mount.flush(Caller::Alive));
+    assert!(timeout(Duration::from_millis(1), &mut flush).await.is_err());
+    gate.arrived().await;
+    mount.remote.put_file("f", "other content");
+    let request = OpenRequest::plain(Access::Read);
+    let reader = mount.vfs.open(mount.ino, request).await.unwrap().handle;
+    gate.release();
+    assert_eq!(flush.await, Ok(()));
+    assert_eq!(mount.vfs.getattr(mount.ino).await.unwrap().attr.size, 13);
+    mount.vfs.release(reader);
+}
