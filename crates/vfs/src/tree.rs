@@ -740,6 +740,7 @@ impl Tree {
     /// its names.
     fn forget_names(&mut self, dir: Ino) {
         self.dir_cache.remove(dir);
+        self.locked_dirs.remove(&dir);
         self.end_watch_of(dir);
         if !self.changes.has_changes_in(dir) {
             return;

@@ -418,6 +418,15 @@ mod tests {
     }
 
     #[test]
+    fn a_forgotten_directory_has_no_locked_files() {
+        let mut tree = Tree::new(Arc::default(), InodeBudget::default());
+        let dir = changed(&mut tree, "d");
+        assert!(tree.expire_names_in(dir, Instant::now()) && tree.has_locked_files(dir));
+        tree.forget(dir, 1);
+        assert!(tree.locked_dirs.is_empty());
+    }
+
+    #[test]
     fn a_directory_replaced_remotely_invalidates_earlier_requests_about_all() {
         let mut tree = Tree::new(Arc::default(), InodeBudget::default());
         let before = stamp(&tree);
