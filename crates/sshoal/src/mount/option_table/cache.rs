@@ -143,18 +143,12 @@ pub(super) const OPTIONS: &[MountOption] = &[
     )
     .changeable(|request| Some(format!("{:?}", request.vfs.prefetch).to_lowercase())),
     number("dirty_bytes", 1, MAX_DIRTY, |draft, bytes| draft.request.vfs.dirty_bytes = bytes)
-        .help(
-            "unacknowledged written bytes of all files at which writers wait (default 134217728, \
-             at most 1073741824)",
-        )
+        .help("bytes of all files on their way to the server at which writers wait (default 134217728)")
         .changeable(|request| Some(request.vfs.dirty_bytes.to_string())),
     number("dirty_file_bytes", 1, MAX_DIRTY, |draft, bytes| {
         draft.request.vfs.dirty_file_bytes = bytes.into()
     })
-    .help(
-        "unacknowledged written bytes of one file at which its writers wait (default 33554432, \
-         at most 1073741824)",
-    )
+    .help("the same for one file (default 33554432; both at most 1073741824)")
     .changeable(|request| Some(request.vfs.dirty_file_bytes.to_string())),
     number("metadata_bytes", 1 << 20, u32::MAX, |draft, bytes| {
         draft.request.vfs.metadata_bytes = bytes as usize
