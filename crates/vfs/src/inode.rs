@@ -230,7 +230,7 @@ impl Deref for OpenHandles {
 /// | `lifetime_ms` | how long was the last answer fresh, if it was not covered? | – | `set_attr` |
 /// | `kernel_size`, `kernel_valid_until` | which size does the kernel use, and until when? | local time of the reply | [`note_kernel_reply`](State::note_kernel_reply), [`invalidate_pages_and_size`](State::invalidate_pages_and_size) |
 /// | `uncertain_size_until`, `largest_uncertain_size` | until when may it use another size? | local time of a reply | [`note_uncertain_kernel_size`](State::note_uncertain_kernel_size), [`take_uncertain_kernel_size`](State::take_uncertain_kernel_size) |
-/// | `kernel_updates` | may the kernel ignore the size that a short reply to a READ shows? | counter | `note_kernel_reply`, [`note_kernel_invalidation`](State::note_kernel_invalidation) |
+/// | `kernel_updates` | may the kernel ignore the size that a short reply to a READ shows? | counter | `note_kernel_reply`, [`note_short_reply`](State::note_short_reply), [`note_kernel_invalidation`](State::note_kernel_invalidation) |
 /// | `kernel_attr_dropped` | are the kernel's attributes invalidated already? | – | set by [`drop_kernel_attr`](State::drop_kernel_attr), cleared by `note_kernel_reply` |
 /// | `known_contents` | is prefetched data of the present content? | counter | `set_attr`, [`validate_pages`](State::validate_pages), [`invalidate_pages`](State::invalidate_pages) |
 /// | `pages_untrusted` | may uncompared pages be of another file? | – | set by `invalidate_pages`, cleared by [`restore_page_trust`](State::restore_page_trust) |
@@ -262,7 +262,8 @@ pub(crate) struct State {
     kernel_valid_until: CompactInstant,
     /// The last size sent to the kernel, with any time-out.
     kernel_size: u64,
-    /// Counts replies with attributes to the kernel, and invalidations of its attributes or pages.
+    /// Counts replies with attributes to the kernel, short replies to READs, and invalidations of
+    /// its attributes or pages.
     kernel_updates: u32,
     /// Counts the known contents of the file, and how often the kernel's pages were dropped.
     known_contents: u64,
@@ -601,7 +602,7 @@ impl State {
         self.rare_if_any()?.pages_dropped_at
     }
 
-    /// The kernel is being requested to drop its attributes, or its pages too.
+    /// The kernel is being requested to drop its attributes, or its pages too; or it gets a size.
     pub(crate) fn note_kernel_invalidation(&mut self) {
         self.kernel_updates = self.kernel_updates.wrapping_add(1);
     }
@@ -726,17 +727,24 @@ impl State {
         self.active.as_ref().is_some_and(|active| active.renames_in_flight > 0)
     }
 
-    /// How often the kernel has got attributes, or was requested to drop them or its pages.
+    /// How often the kernel has got attributes or a size, or was requested to drop them or its
+    /// pages.
     pub(crate) fn kernel_updates(&self) -> u32 {
         self.kernel_updates
     }
 
-    /// Whether the kernel may ignore the size that a short reply to a READ shows: it does so if it
-    /// has got or dropped attributes since it sent the request. `updates` is
+    /// A READ is about to be answered with less data than requested. Returns whether the kernel
+    /// uses the size that this shows. It ignores it if it has got or dropped attributes, or the
+    /// size by another short reply, since it sent the request. `updates` is
     /// [`State::kernel_updates`] of when the request arrived; a local change since `seq` explains
     /// the short reply.
-    pub(crate) fn ignores_short_reply(&self, updates: u32, seq: u64) -> bool {
-        self.kernel_updates != updates && !self.changed_since(seq)
+    pub(crate) fn note_short_reply(&mut self, updates: u32, seq: u64) -> bool {
+        if self.kernel_updates != updates && !self.changed_since(seq) {
+            return false;
+        }
+        self.note_uncertain_kernel_size();
+        self.note_kernel_invalidation();
+        true
     }
 
     /// Whether the kernel may use a size greater than `end`.

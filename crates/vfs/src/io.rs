@@ -38,10 +38,12 @@ impl Vfs {
         }
         let fh = file.fh().await?;
         let mut data = self.read_ahead(&file, fh, offset..end).await?;
+        if file.is_direct() {
+            return Ok(data);
+        }
         // The kernel fills the rest of its pages with zeros. It then uses the size that the end of
         // the data shows; but if it has got or dropped attributes meanwhile, it keeps its size, and
-        // shows the zeros as content. Not so where the data bypasses its pages.
-        let fills_pages = !file.is_direct();
+        // shows the zeros as content.
         for attempt in 1..=MAX_COMPARISONS {
             let got = data.len() as u64;
             if got >= u64::from(len) || !file.inode.state().kernel_size_exceeds(offset + got) {
@@ -49,14 +51,14 @@ impl Vfs {
             }
             let rest = self.remote.read(fh, offset + got, len - got as u32).await?;
             if rest.is_empty() {
-                let is_ignored =
-                    fills_pages && file.inode.state().ignores_short_reply(updates, seq);
-                if !is_ignored {
-                    file.inode.state().note_uncertain_kernel_size();
+                if self.keeps_attr_forever(&file.inode.state()) {
+                    // It is not the file that was seen first.
+                    return Err(Errno::ESTALE);
+                }
+                if file.inode.state().note_short_reply(updates, seq) {
                     break;
                 }
                 if attempt == MAX_COMPARISONS {
-                    self.drop_pages(&file.inode);
                     return Err(Errno::ESTALE);
                 }
                 // Another process of this machine may be writing there.

@@ -696,6 +696,26 @@ async fn a_short_read_never_shows_zeros_up_to_an_older_size() {
     }
 }
 
+/// Two reads of a file that was cut are in flight, as when the kernel reads ahead on both sides of a
+/// cached page: it uses the size that the first reply shows, and ignores that of the second.
+#[tokio::test(start_paused = true)]
+async fn a_short_read_never_shows_zeros_up_to_the_end_of_another_one() {
+    let (remote, faulty, vfs) = mounted(asking());
+    remote.put_file("f", "much longer");
+    let file = found(&vfs, Ino::ROOT, "f").await;
+    let opened = open(&vfs, file.ino, Access::Read).await;
+    remote.put_file("f", "cut");
+    let gate = faulty.hold_answer(Call::Read, 1);
+    let mut first = Box::pin(vfs.read(opened.handle, 0, 8));
+    assert!(!is_over(&mut first).await);
+    assert_eq!(vfs.read(opened.handle, 8, 8).await.unwrap().to_vec(), b"");
+    gate.release();
+    assert_eq!(first.await.unwrap_err(), Errno::ESTALE);
+    // The kernel requests the page again.
+    assert_eq!(read(&vfs, opened.handle).await, b"cut");
+    vfs.release(opened.handle);
+}
+
 /// A file ends before a size that the kernel has got while a read was in flight: the kernel showed
 /// zeros in between.
 #[tokio::test(start_paused = true)]
