@@ -160,7 +160,7 @@ impl Vfs {
             let is_overtaken =
                 state.is_reported_since(seq) || state.has_overtaken(&attr, requested_at);
             if state.no_change_since_count(changes_begun) && !is_overtaken {
-                self.store_attr(&mut state, inode.kind, &attr, Instant::now(), requested_at);
+                self.store_attr(&mut state, inode, &attr, Instant::now(), requested_at);
                 state.pages_written(&attr);
             }
         }

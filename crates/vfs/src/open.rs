@@ -695,7 +695,7 @@ impl Vfs {
             match state.expire_kernel_size(attr.size) {
                 KernelSize::Right => {}
                 KernelSize::Wrong if !is_second => {
-                    self.record_in(&mut state, file.inode.kind, attr, stamp, Instant::now());
+                    self.record_in(&mut state, &file.inode, attr, stamp, Instant::now());
                     return Err(Errno::ESTALE);
                 }
                 KernelSize::Wrong => state.note_uncertain_kernel_size(),
@@ -723,7 +723,7 @@ impl Vfs {
         let validated = self.config.page_cache == PageCache::Validated;
         let trust = self.config.consistency == Consistency::Timeout;
         let may_be_other = unchanged && validated && !trust && state.may_be_other_file(attr);
-        self.record_in(state, file.inode.kind, attr, stamp, Instant::now());
+        self.record_in(state, &file.inode, attr, stamp, Instant::now());
         if request.access.writes() {
             state.begin_writing(attr);
         }

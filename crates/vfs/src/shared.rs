@@ -255,7 +255,7 @@ impl Shared {
         stamp: RequestStamp,
         received_at: Instant,
     ) {
-        self.record_in(&mut inode.state(), inode.kind, attr, stamp, received_at);
+        self.record_in(&mut inode.state(), inode, attr, stamp, received_at);
     }
 
     /// Like [`Shared::record_attr`], unless a file was opened since the inode was at `version`: it
@@ -270,7 +270,7 @@ impl Shared {
         let mut state = inode.state();
         let opened = version.has_newer_open(&state.version());
         if !opened {
-            self.record_in(&mut state, inode.kind, attr, stamp, Instant::now());
+            self.record_in(&mut state, inode, attr, stamp, Instant::now());
         }
         !opened
     }
@@ -292,7 +292,7 @@ impl Shared {
             && inode.is_same_file(&state, attr) != Some(false)
             && (known == Some(Validator::of(attr)) || !(open || later));
         if is_usable {
-            self.record_in(&mut state, inode.kind, attr, stamp, Instant::now());
+            self.record_in(&mut state, inode, attr, stamp, Instant::now());
         }
         is_usable
     }
@@ -301,16 +301,16 @@ impl Shared {
     pub(crate) fn record_in(
         &self,
         state: &mut State,
-        kind: FileKind,
+        inode: &Inode,
         attr: &Attr,
         stamp: RequestStamp,
         received_at: Instant,
     ) {
         // A directory may change all the time, and each name in it needs its attributes.
-        let is_busy = kind == FileKind::Directory && state.is_outdated_by_reports_only(stamp);
+        let is_busy = inode.kind == FileKind::Directory && state.is_outdated_by_reports_only(stamp);
         if is_busy || self.is_newer(state, stamp) {
             state.note_name_validated(stamp.at);
-            self.store_attr(state, kind, attr, received_at, stamp.at);
+            self.store_attr(state, inode, attr, received_at, stamp.at);
         }
         if is_busy {
             state.limit_validity(KERNEL_TTL);
@@ -335,7 +335,7 @@ impl Shared {
         let mut state = inode.state();
         let is_newer = self.is_newer(&state, stamp) && !state.has_overtaken(attr, stamp.at);
         if is_newer {
-            self.store_attr(&mut state, inode.kind, attr, received_at, stamp.at);
+            self.store_attr(&mut state, inode, attr, received_at, stamp.at);
         }
         is_newer
     }
@@ -345,12 +345,19 @@ impl Shared {
     pub(crate) fn store_attr(
         &self,
         state: &mut State,
-        kind: FileKind,
+        inode: &Inode,
         attr: &Attr,
         received_at: Instant,
         requested_at: Instant,
     ) {
-        state.set_attr(*attr, received_at, requested_at, self.timeout(kind));
+        let differs = |known: Attr| Validator::of(&known) != Validator::of(attr);
+        let is_other_link =
+            inode.kind == FileKind::Symlink && state.last_attr().is_some_and(differs);
+        if let Some(kernel) = self.invalidate.get().filter(|_| is_other_link) {
+            // It may cache the target as content.
+            kernel.content(inode.ino);
+        }
+        state.set_attr(*attr, received_at, requested_at, self.timeout(inode.kind));
         if state.wants_fraction() {
             state.set_fraction(self.fractions.next(attr.mtime.secs));
         }

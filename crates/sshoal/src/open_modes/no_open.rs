@@ -7,20 +7,27 @@
 //!
 //! Consequences: a user without permission gets the error from the read instead of the open. And no
 //! RELEASE ends a handle; it is released when the end of its file was read or of its directory was
-//! listed, when the kernel forgets the inode, and when [`MAX_FILES`] other files were read, or
-//! [`MAX_DIRECTORIES`] other directories listed, since.
+//! listed, when the kernel forgets the inode, when [`MAX_FILES`] other files were read, or
+//! [`MAX_DIRECTORIES`] other directories listed, since, and at the next read of a file after
+//! [`MAX_IDLE`].
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use base::{Access, Data, Errno, Mutex, Result};
 use lru::LruCache;
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 use vfs::{DirHandle, EntrySink, Handle, Ino, ListedEntry, OpenRequest, Vfs};
 
 /// Maximum number of files kept open. Each may be a handle of the server, which has some hundreds
 /// of them; most programs read no more than a few files at a time.
 const MAX_FILES: NonZeroUsize = NonZeroUsize::new(64).unwrap();
+
+/// How long a file stays open that is not read. The open after it finds that the file was changed,
+/// although that was not to happen.
+const MAX_IDLE: Duration = Duration::from_secs(1);
 
 /// Maximum number of directories kept open: more than are listed at a time. If one is released too
 /// early, it is opened again and the listing continues at its offset.
@@ -31,7 +38,7 @@ const MAX_DIRECTORIES: NonZeroUsize = NonZeroUsize::new(32).unwrap();
 ///
 /// What is removed from a table is dropped, and so released, without holding its lock.
 pub struct NoOpen {
-    files: Mutex<LruCache<u64, Arc<OnceCell<File>>>>,
+    files: Mutex<LruCache<u64, Reading>>,
     directories: Mutex<LruCache<u64, Arc<Directory>>>,
 }
 
@@ -40,6 +47,13 @@ impl Default for NoOpen {
         let files = Mutex::new(LruCache::new(MAX_FILES));
         NoOpen { files, directories: Mutex::new(LruCache::new(MAX_DIRECTORIES)) }
     }
+}
+
+/// A file that is being read.
+struct Reading {
+    /// Opened at its first use.
+    file: Arc<OnceCell<File>>,
+    last_read_at: Instant,
 }
 
 /// An open file, released when its last read has ended.
@@ -83,7 +97,7 @@ impl NoOpen {
         // or open the file again.
         if read.as_ref().map_or(true, |data| data.len() < len as usize) {
             let mut files = self.files.lock();
-            let is_same = files.peek(&ino).is_some_and(|known| Arc::ptr_eq(known, &cell));
+            let is_same = files.peek(&ino).is_some_and(|known| Arc::ptr_eq(&known.file, &cell));
             let removed = is_same.then(|| files.pop(&ino));
             drop(files);
             drop(removed);
@@ -93,15 +107,19 @@ impl NoOpen {
 
     /// The file in the table, which is opened at its first use.
     fn file(&self, ino: u64) -> Arc<OnceCell<File>> {
+        let now = Instant::now();
         let mut files = self.files.lock();
-        if let Some(known) = files.get(&ino) {
-            return known.clone();
+        if let Some(known) = files.get_mut(&ino)
+            && now.saturating_duration_since(known.last_read_at) < MAX_IDLE
+        {
+            known.last_read_at = now;
+            return known.file.clone();
         }
-        let cell = Arc::<OnceCell<File>>::default();
-        let removed = files.push(ino, cell.clone());
+        let file = Arc::<OnceCell<File>>::default();
+        let removed = files.push(ino, Reading { file: file.clone(), last_read_at: now });
         drop(files);
         drop(removed);
-        cell
+        file
     }
 
     /// Lists as [`Vfs::readdir`] does. A listing from offset 0 gets a handle of its own.
@@ -222,6 +240,24 @@ mod tests {
         assert_eq!(stage.read(ino, 0, 2).await, b"01");
         stage.no_open.forget(ino);
         assert_eq!(stage.vfs.handles(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_change_in_place_is_noticed_by_a_later_read() {
+        let stage = Stage::new();
+        let ino = stage.file("f", "0123456789").await;
+        assert_eq!(stage.read(ino, 0, 4).await, b"0123");
+        tokio::time::advance(MAX_IDLE).await;
+        assert_eq!(stage.read(ino, 4, 4).await, b"4567");
+        assert_eq!((stage.remote.calls(Call::Open), stage.vfs.handles()), (2, 1));
+        stage.remote.inner().put_file("f", "cut");
+        let answer = stage.no_open.read(&stage.vfs, ino, 0, 8).await;
+        assert_eq!(answer, Err(Errno::ESTALE), "it ends early");
+        stage.remote.inner().put_file("f", "9876543210");
+        stage.remote.inner().set_mtime("f", 1);
+        tokio::time::advance(MAX_IDLE).await;
+        let answer = stage.no_open.read(&stage.vfs, ino, 0, 4).await;
+        assert_eq!(answer, Err(Errno::ESTALE), "it has another mtime");
     }
 
     #[tokio::test]

@@ -126,6 +126,24 @@ async fn c1_a_size_that_the_kernel_may_have_dropped_is_requested_again() {
     assert!(!open(&vfs, file.ino).await.invalidate_attributes);
 }
 
+/// C4: the kernel caches the targets of links as content.
+#[tokio::test(start_paused = true)]
+async fn c4_the_target_of_a_replaced_link_is_dropped() {
+    let Mount { remote, vfs, invalidated, .. } = mounted(config());
+    remote.put_symlink("l", "old");
+    let link = found(&vfs, "l").await;
+    assert_eq!(vfs.readlink(link.ino).await.unwrap(), b"old");
+    tokio::time::advance(Duration::from_secs(60)).await;
+    found(&vfs, "l").await;
+    assert!(invalidated.0.lock().unwrap().is_empty(), "it is the same");
+    remote.remove("l");
+    remote.put_symlink("l", "newer");
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let link = found(&vfs, "l").await;
+    assert_eq!(vfs.readlink(link.ino).await.unwrap(), b"newer");
+    assert_eq!(*invalidated.0.lock().unwrap(), [link.ino]);
+}
+
 /// C1: the kernel takes the end of the data in a short reply for that of the file.
 #[tokio::test(start_paused = true)]
 async fn c1_a_size_that_a_short_read_shows_is_requested_again() {
