@@ -144,6 +144,11 @@ fn copy_request(
         if is_remote(word) != is_far {
             return Err(wrong_side(word, role, is_far, direction));
         }
+        // As with rsync. A script whose variable is not set would fill, or empty, the wrong place.
+        if word.is_empty() {
+            return Err(Problem::new(format!("{role} ''"), "an empty name")
+                .hint("the current directory is written '.'"));
+        }
         if is_far {
             remote.push(ParsedOperand::parse(word, is_target)?);
         } else {

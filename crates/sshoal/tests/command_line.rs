@@ -189,6 +189,24 @@ fn in_a_copy_h_is_rsyncs_and_no_help_unless_it_is_alone() {
     }
 }
 
+/// A shell makes one of a variable that is not set.
+#[test]
+fn an_empty_operand_of_a_copy_is_not_the_current_directory() {
+    for (words, role) in [
+        (&["pull", "--delete", "h:src/", ""][..], "target"),
+        (&["push", "", "h:a"], "source"),
+        (&["push", "a", "", "h:a"], "source"),
+    ] {
+        let output = run("sshoal", words);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        let expected = format!(
+            "sshoal: {}: {role} '': an empty name\n  the current directory is written '.'\n",
+            words[0]
+        );
+        assert_eq!(text(&output.stderr), expected);
+    }
+}
+
 #[test]
 fn several_sources_take_one_password_from_standard_input() {
     let dir = tempfile::tempdir().unwrap();
