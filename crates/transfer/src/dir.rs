@@ -94,6 +94,13 @@ impl Dir {
         matches!(self.place.need, Need::Nothing | Need::Widen(_))
     }
 
+    /// Whether its final mode, or that of a directory that it is in, keeps its owner out.
+    pub(crate) fn will_be_closed(&self) -> bool {
+        let Place { last, parent, .. } = &self.place;
+        last.as_ref().is_some_and(|last| last.attr.perm & 0o100 == 0)
+            || parent.as_ref().is_some_and(|parent| parent.will_be_closed())
+    }
+
     /// Creates it and its ancestors if they do not exist.
     pub(crate) async fn ready(&self) -> Result<()> {
         *self.ready.get_or_init(|| Box::pin(self.prepare())).await

@@ -8,11 +8,11 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::dir::Dir;
 use crate::step::{Action, Step};
 use base::{RemotePath, Timestamp};
 
 /// The names of one file.
-#[derive(Debug)]
 pub(crate) struct Names {
     /// Relative to the target.
     pub(crate) first: RemotePath,
@@ -20,6 +20,9 @@ pub(crate) struct Names {
     content: (u64, Timestamp),
     /// The first name becomes another file than it was.
     new: bool,
+    /// The directory of the first name, if its final mode would prevent links to the file. Held, so
+    /// that it gets this mode after the links.
+    _dir: Option<Arc<Dir>>,
     /// What the first name is at the target.
     there: Option<(u64, u64)>,
     done: AtomicBool,
@@ -38,7 +41,7 @@ impl Names {
 }
 
 /// Files with several names, by source, device and inode. Bounded by the number of such files.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Group(HashMap<(usize, u64, u64), Arc<Names>>);
 
 impl Group {
@@ -60,7 +63,8 @@ impl Group {
             Entry::Vacant(vacant) => {
                 let (first, done) = (step.name.clone(), AtomicBool::new(false));
                 let there = step.identity_there;
-                let names = Arc::new(Names { first, content, new: copied, there, done });
+                let dir = step.dir.will_be_closed().then(|| step.dir.clone());
+                let names = Arc::new(Names { first, content, new: copied, _dir: dir, there, done });
                 step.names = Some(vacant.insert(names).clone());
             }
             Entry::Occupied(names) => {

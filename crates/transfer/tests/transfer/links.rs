@@ -3,11 +3,14 @@
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
+use std::time::Duration;
+
 use base::Errno;
+use testkit::tree::Limits;
 use testkit::{Call, FaultyRemote, MemRemote, path};
 use transfer::{Job, Options, Source, Tree, Xattrs};
 
-use crate::kit::{local_dir, run};
+use crate::kit::{copy_with, local_dir, mem, run};
 
 #[tokio::test]
 async fn names_of_one_file_stay_names_of_one_file() {
@@ -41,6 +44,35 @@ async fn names_of_one_file_stay_names_of_one_file() {
     std::fs::write(from.path().join("two"), "a longer content").unwrap();
     let outcome = run(job).await;
     assert_eq!((outcome.counts.files_copied, outcome.counts.names_made), (1, 2), "{outcome:#?}");
+}
+
+/// No link can be made to a file in a directory that its owner may not enter.
+#[tokio::test(start_paused = true)]
+async fn a_directory_gets_a_mode_that_closes_it_after_the_links_to_its_files() {
+    for closed in ["d", "d/in"] {
+        let limits = Limits { shows_inodes: true, ..Limits::default() };
+        let options = testkit::mem::Options { limits, ..Default::default() };
+        let source = Arc::new(MemRemote::with(options));
+        source.put_file("d/in/one", "content");
+        source.put_dir("other/deep/er");
+        source.edit(|tree| tree.link(&path("d/in/one"), &path("other/deep/er/two"))).unwrap();
+        source.set_perm(closed, 0o600);
+        let target = mem(|_| {});
+        let faulty = Arc::new(FaultyRemote::new(target.clone()));
+        let link = faulty.hold(Call::Link, 1);
+        let check = async {
+            link.arrived().await;
+            // Until nothing else is left to do.
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert_eq!(target.attr(closed).perm, 0o700, "{closed}");
+            link.release();
+        };
+        let options = Options { hard_links: true, ..Options::default() };
+        let (outcome, ()) = tokio::join!(copy_with(&source, &faulty, options), check);
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        assert_eq!(outcome.counts.names_made, 1);
+        assert_eq!(target.attr(closed).perm, 0o600, "{closed}");
+    }
 }
 
 /// File systems limit the number of names of a file. One without hard links returns `EPERM`, which
