@@ -244,30 +244,31 @@ const SOME_FAILED_TEXT: &str = "some";
 pub(super) const WENT_ON: &str = "tar: Exiting with failure status due to previous errors";
 
 /// The command that unpacks an archive in `directory`, with its names, which are temporary ones. It
-/// answers with tar's exit status when the archive has ended, or with [`SOME_FAILED`]. If tar has
-/// not read the whole archive, the client may be gone, so the command removes the unpacked files
+/// answers with `0` when all of the archive is unpacked, or with [`SOME_FAILED`]. If tar has not read
+/// the whole archive, the client may be gone, so the command removes the unpacked files
 /// itself. GNU tar prints their names; files without a temporary name are not touched.
 ///
-/// Names go through the pipe (descriptor 4) to the second half of the command, and behind them,
-/// each after a line `=`, the messages and the exit status.
+/// Names go through the pipe (descriptor 4) to the second half of the command, and behind them a
+/// line `=0` if they are to stay. The first half then answers by descriptor 5, since it has the
+/// messages: some shells need a time that is quadratic in the length of a text to cut it.
 pub(super) fn take(directory: &[u8], options: &Options) -> Option<Vec<u8>> {
     let mut script = LOOK.to_owned();
     let _ = write!(
         script,
         "look; [ $k ] || k=$t; p='/[.][^/]*{TEMPORARY}$'; \
          case $k in gnu) set -- {} -v {LITERAL};; *) set -- {};; esac; \
-         r=$(printf '\\n=\\nx'); r=${{r%x}}; \
-         all() {{ e=$(\"$@\" 2>&1 >&4); t=$?; printf '%s%s%s%s' \"$r\" \"$e\" \"$r\" \"$t\"; }}; \
-         end() {{ l=$(cat); t=${{l##*\"$r\"}}; l=${{l%\"$r\"*}}; e=${{l##*\"$r\"}}; case $t:$e in 0:*) echo 0;; \
-         2:*'{WENT_ON}') echo {SOME_FAILED_TEXT}; printf '%s\\n' \"$e\";; \
-         *) printf '%s\\n' \"$l\" | grep \"$p\" | tr '\\n' '\\0' | xargs -0 rm -f --; \
-         printf '%s\\n' \"$e\" >&2; echo \"$t\";; esac; }}; \
+         r=$(printf '\\n='); \
+         all() {{ e=$(\"$@\" 2>&1 >&4); case $?:$e in 0:*) echo \"${{r}}0\"; echo 0 >&5;; \
+         2:*'{WENT_ON}') echo \"${{r}}0\"; printf '%s\\n' {SOME_FAILED_TEXT} \"$e\" >&5;; \
+         *) printf '%s\\n' \"$e\" >&2;; esac; }}; \
+         end() {{ l=$(cat); case $l in *\"$r\"0) ;; \
+         *) printf '%s\\n' \"$l\" | grep \"$p\" | tr '\\n' '\\0' | xargs -0 rm -f --; echo failed;; esac; }}; \
          packed() {{ v=$1; shift; \"$v\" -dc | tar -xf - \"$@\"; }}; \
          while IFS= read -r v; do case $v in \
          hello) echo \"{GREETING}$k$z\";; \
          rate) head -c {RATE_BYTES} /dev/urandom;; \
-         plain) {WIDEN}{{ all tar -xf - \"$@\"; }} 4>&1 | end; exit;; \
-         gzip|zstd) {{ all packed \"$v\" \"$@\"; }} 4>&1 | end; exit;; \
+         plain) {WIDEN}{{ {{ all tar -xf - \"$@\"; }} 4>&1 | end; }} 5>&1; exit;; \
+         gzip|zstd) {{ {{ all packed \"$v\" \"$@\"; }} 4>&1 | end; }} 5>&1; exit;; \
          *) exit 64;; esac; done",
         gnu_extract(options),
         bsd_extract(options),

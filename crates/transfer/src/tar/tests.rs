@@ -322,14 +322,21 @@ fn extended_attributes_that_cannot_be_read_are_an_error() {
 
 /// What the server's command leaves of an archive of files with these names, and what it says.
 fn taken(there: &std::path::Path, archive: &[u8]) -> String {
+    taken_by(&["sh"], &std::env::var("PATH").unwrap(), there, archive)
+}
+
+/// As [`taken`], by this shell, which finds its programs in `path`.
+fn taken_by(shell: &[&str], path: &str, there: &std::path::Path, archive: &[u8]) -> String {
     use std::io::Write;
     use std::os::unix::ffi::OsStrExt;
     use std::process::{Command, Stdio};
     let options = crate::Options::default();
     let command = super::script::take(there.as_os_str().as_bytes(), &options).unwrap();
-    let mut shell = Command::new("sh")
+    let mut shell = Command::new(shell[0])
+        .args(&shell[1..])
         .arg("-c")
         .arg(std::ffi::OsStr::from_bytes(&command))
+        .env("PATH", path)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -341,6 +348,22 @@ fn taken(there: &std::path::Path, archive: &[u8]) -> String {
     drop(stdin);
     let said = shell.wait_with_output().unwrap();
     String::from_utf8(said.stdout).unwrap()
+}
+
+/// A disk that is full. Some shells need minutes for an expansion that is quadratic in the length of
+/// the messages.
+#[test]
+fn many_messages_are_passed_on_at_once() {
+    let (programs, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let tar = "#!/bin/sh\n[ \"$1\" != --version ] || { echo 'GNU tar'; exit; }\ncat >/dev/null\n\
+        i=0; while [ $i -lt 10000 ]; do n=./.$i.sshoal-0123456789abff000000000000000001; echo $n; \
+        echo \"tar: $n: Cannot write: No space left on device\" >&2; i=$((i + 1)); done\n\
+        echo 'tar: Exiting with failure status due to previous errors' >&2; exit 2\n";
+    sandbox::write_program(&programs.path().join("tar"), tar).unwrap();
+    let path = format!("{}:{}", programs.path().display(), std::env::var("PATH").unwrap());
+    let said = taken_by(&["timeout", "60", "sh"], &path, there.path(), b"");
+    assert!(said.starts_with("some\ntar: ./.0.sshoal-"), "{said:.100}");
+    assert_eq!(said.lines().count(), 10_002);
 }
 
 /// The shells that this machine has.
