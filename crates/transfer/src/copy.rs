@@ -33,6 +33,7 @@ use crate::run::{Copied, Core, attributes, differing};
 use crate::sink::Lock;
 use crate::step::Step;
 use crate::task::blocking;
+use crate::temporary::Partial;
 use crate::xattr;
 pub(crate) use links::{hard_link, special, symlink};
 pub(crate) use pieces::parts;
@@ -217,7 +218,7 @@ impl<'a> Copy<'a> {
 
     /// The file has its name.
     async fn end(&self, copied: Copied) -> Outcome<Copied> {
-        remove_stale(self.core, self.step).await;
+        remove_used(self.core, self.step).await;
         match self.xattrs_refused.load(Ordering::Relaxed) {
             0 => Ok(copied),
             refused => {
@@ -387,8 +388,23 @@ impl<'a> Copy<'a> {
 /// Removes what earlier runs and streams have left of the step's file. What another run is at work
 /// on stays, where that can be detected.
 pub(crate) async fn remove_stale(core: &Core, step: &Step) {
+    remove_partials(core, step, |_| true).await;
+}
+
+/// As [`remove_stale`], of what cannot be continued. It is removed before the step begins: it takes
+/// room on the disk, and the step may fail.
+pub(crate) async fn remove_useless(core: &Core, step: &Step) {
+    remove_partials(core, step, |partial| !partial.lasts()).await;
+}
+
+/// As [`remove_stale`], of what could be continued, when the step is done.
+async fn remove_used(core: &Core, step: &Step) {
+    remove_partials(core, step, Partial::lasts).await;
+}
+
+async fn remove_partials(core: &Core, step: &Step, which: impl Fn(&Partial) -> bool) {
     let directory = core.job.target.path_of(&step.name).parent().unwrap_or_default();
-    for partial in &step.partials {
+    for partial in step.partials.iter().filter(|partial| which(partial)) {
         let path = directory.join(&partial.file);
         // Held until it is removed.
         let lock = match partial.lasts() {

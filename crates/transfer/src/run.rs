@@ -271,14 +271,14 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
             Err(step.refused.clone().unwrap_or_else(|| no_stream_for_xattrs(&step.name)))
         }
         Action::Copy(_) if step.attr.kind == FileKind::Regular => {
-            ready(core, step).await?;
+            prepare(core, step).await?;
             if core.job.options.hard_links && !core.knows_links(step) {
                 core.links_unknown.store(true, Ordering::Relaxed);
             }
             copy::file(core, step, left).await
         }
         Action::Copy(_) if core.makes_special(step) => {
-            ready(core, step).await?;
+            prepare(core, step).await?;
             copy::special(core, step, left).await.map(|()| Copied::default())
         }
         Action::Copy(_) => {
@@ -288,14 +288,21 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
             Err(step.refused.clone().unwrap_or_else(never))
         }
         Action::MakeLink(_) => {
-            ready(core, step).await?;
+            prepare(core, step).await?;
             copy::symlink(core, step, left).await.map(|()| Copied::default())
         }
         Action::HardLink { first } => {
-            ready(core, step).await?;
+            prepare(core, step).await?;
             copy::hard_link(core, step, first, left).await
         }
     }
+}
+
+/// Makes the directory of the step, and room for its file.
+async fn prepare(core: &Core, step: &Step) -> Result<(), Problem> {
+    ready(core, step).await?;
+    copy::remove_useless(core, step).await;
+    Ok(())
 }
 
 /// Whether the entry may have extended attributes, which only a stream copies.

@@ -304,6 +304,25 @@ async fn what_a_stream_does_not_bring_there_goes_all_the_same() {
     }
 }
 
+/// Neither the stream nor the run can copy the file.
+#[tokio::test]
+async fn a_file_that_fails_leaves_nothing_there() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let file = from.path().join("file");
+    fs::write(&file, "content").unwrap();
+    let programs = tempfile::tempdir().unwrap();
+    let tar = format!(
+        "$real \"$@\"; rm '{}'; for f in .*.sshoal-*; do \
+         printf 'tar: ./%s: Cannot write: No space left on device\\n' \"$f\" >&2; done; \
+         echo 'tar: Exiting with failure status due to previous errors' >&2; exit 2",
+        file.display()
+    );
+    let shell = LocalShell::with_tar(programs.path(), &tar);
+    let (outcome, _) = push(from.path(), to.path(), shell, &plain()).await;
+    assert_eq!(outcome.counts.failed, 1, "{outcome:#?}");
+    assert_no_temporaries(to.path());
+}
+
 /// GNU tar reports each file for which the disk had no room.
 #[tokio::test]
 async fn a_file_that_is_truncated_there_is_pushed_again_whatever_its_name() {

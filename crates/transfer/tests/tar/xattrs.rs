@@ -450,6 +450,17 @@ async fn one_entry_that_tar_refuses_does_not_keep_out_the_others() {
     }
 }
 
+/// A stream brings the file, since it may have attributes; then it cannot get its name.
+#[tokio::test]
+async fn a_file_with_a_full_directory_in_the_way_leaves_nothing_there() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs::write(from.path().join("name"), "content").unwrap();
+    fs::create_dir_all(to.path().join("name/in")).unwrap();
+    let outcome = push_few(from.path(), to.path(), &LocalShell::plain(), false).await;
+    assert_eq!(outcome.counts.failed, 1, "{outcome:#?}");
+    assert_eq!(fs::read_dir(to.path()).unwrap().count(), 1);
+}
+
 /// A directory where the source has a file that only a stream copies.
 #[tokio::test]
 async fn a_directory_in_the_way_is_replaced() {
