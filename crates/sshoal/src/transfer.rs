@@ -78,7 +78,8 @@ pub fn run(direction: Direction, arguments: &Arguments) -> ExitCode {
         let to = std::io::stderr;
         let _ = tracing_subscriber::fmt().with_max_level(level).with_writer(to).try_init();
     }
-    let (request, connections) = match copy_request(direction, arguments) {
+    let show = Arc::new(Show::new(arguments));
+    let (request, connections) = match copy_request(direction, arguments, show.clone()) {
         Ok(parsed) => parsed,
         Err(problem) => return wrong(problem.to_string()),
     };
@@ -92,7 +93,6 @@ pub fn run(direction: Direction, arguments: &Arguments) -> ExitCode {
             return ExitCode::from(EXIT_BROKEN);
         }
     };
-    let show = Arc::new(Show::new(arguments));
     // On one of the threads of the runtime: from outside, each step would wake one of them.
     let copying = runtime.spawn(copy(request, connections, show));
     let code = match runtime.block_on(copying) {
@@ -123,6 +123,7 @@ fn await_children() {
 fn copy_request(
     direction: Direction,
     arguments: &Arguments,
+    show: Arc<Show>,
 ) -> Result<(CopyRequest, Connections), Problem> {
     let mount_request = connection(arguments)?;
     if let Some(refused) = arguments.refused() {
@@ -168,7 +169,7 @@ fn copy_request(
     let options = arguments.transfer_options(may_own)?;
     let engine = engine(arguments, &mount_request)?;
     let operands = remote.iter().map(RemoteOperand::from).collect();
-    let connections = Connections::new(mount_request, remote);
+    let connections = Connections::new(mount_request, remote, show);
     let request = CopyRequest {
         direction,
         engine,

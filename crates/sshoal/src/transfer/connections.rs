@@ -2,19 +2,27 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use base::Mutex;
-use cli::Problem;
+use base::{Mutex, Owner, Remote};
+use cli::{Problem, printable};
 use host::{Direct, Helper};
 use transfer::strategy::{ConnectError, Connection, Connector, Logins};
 use transfer::{Running, Shell};
 
 use super::operand::ParsedOperand;
 use super::shell;
+use super::show::Show;
 use crate::connector::{Begun, SshConnector};
 use crate::mount::request::MountRequest;
 use crate::stack::{self, Stack};
+
+/// Least time between two notes of a lost connection: a server may end again and again.
+const NOTE_INTERVAL: Duration = Duration::from_secs(60);
+
+/// How often the end of a longer outage is looked for.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The servers of one copy.
 pub struct Connections {
@@ -23,17 +31,23 @@ pub struct Connections {
     operands: Mutex<Vec<ParsedOperand>>,
     /// Sessions of the only operand that were started before they are needed.
     begun: Begun,
+    show: Arc<Show>,
     /// The password from standard input, when it was read.
     password: Mutex<Option<ssh::Password>>,
 }
 
 impl Connections {
-    pub fn new(request: MountRequest, operands: Vec<ParsedOperand>) -> Connections {
+    pub fn new(
+        request: MountRequest,
+        operands: Vec<ParsedOperand>,
+        show: Arc<Show>,
+    ) -> Connections {
         let begun = Begun::default();
         if let Helper::At(path) = &request.host.helper {
             begun.set_helper(path);
         }
-        Connections { request, operands: Mutex::new(operands), begun, password: Mutex::default() }
+        let (operands, password) = (Mutex::new(operands), Mutex::default());
+        Connections { request, operands, begun, show, password }
     }
 
     /// What the options mean for the strategy.
@@ -90,7 +104,12 @@ impl Connector for Connections {
         request.mountpoint = "/proc/self/fdinfo".into();
         let password = || self.read_password();
         let stack = Stack::build_on(&request, begun, password).await.map_err(failed)?;
-        Ok(Connection { remote: stack.remote.clone(), guard: Box::new(stack) })
+        let remote = stack.remote.clone();
+        let (owner, show) = (Owner::default(), self.show.clone());
+        let (lifetime, name) = (owner.lifetime(), printable(&operand.spec.name));
+        let noting = note_losses(remote.clone(), move || show.lost(&name));
+        tokio::spawn(async move { lifetime.run(noting).await });
+        Ok(Connection { remote, guard: Box::new((owner, stack)) })
     }
 
     fn shell(
@@ -128,6 +147,57 @@ impl Connector for Connections {
     }
 }
 
+/// Calls `note` for each outage, but not for one that begins soon after another.
+async fn note_losses(remote: Arc<dyn Remote>, note: impl Fn()) {
+    loop {
+        remote.disconnected().await;
+        note();
+        tokio::time::sleep(NOTE_INTERVAL).await;
+        while remote.is_disconnected() {
+            tokio::time::sleep(CHECK_INTERVAL).await;
+        }
+    }
+}
+
 fn failed(problem: Problem) -> ConnectError {
     ConnectError { message: problem.to_string(), is_of_operand: problem.is_of_source() }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use testkit::{FaultyRemote, MemRemote};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_connection_is_noted_once_for_each_outage_and_not_all_the_time() {
+        let remote = Arc::new(FaultyRemote::new(Arc::new(MemRemote::new())));
+        let count = Arc::new(AtomicUsize::new(0));
+        let noted = count.clone();
+        let noting = note_losses(remote.clone(), move || {
+            noted.fetch_add(1, Ordering::Relaxed);
+        });
+        let _noting = tokio::spawn(noting);
+        let after = async |secs| {
+            tokio::time::sleep(Duration::from_secs(secs)).await;
+            count.load(Ordering::Relaxed)
+        };
+        assert_eq!(after(1000).await, 0);
+        remote.cut();
+        assert_eq!(after(1).await, 1);
+        assert_eq!(after(1000).await, 1, "a long outage");
+        remote.restore();
+        assert_eq!(after(2).await, 1);
+        for _ in 0..10 {
+            remote.cut();
+            assert_eq!(after(1).await, 2, "many short ones");
+            remote.restore();
+            assert_eq!(after(1).await, 2);
+        }
+        assert_eq!(after(100).await, 2);
+        remote.cut();
+        assert_eq!(after(1).await, 3);
+    }
 }

@@ -168,6 +168,11 @@ impl Show {
         }
     }
 
+    /// Prints that the connection to a server is lost. The copy goes on when there is another one.
+    pub fn lost(&self, name: &str) {
+        self.bar.suspend(|| eprintln!("sshoal: {name}: the connection is lost; connecting again"));
+    }
+
     fn problems(&self, outcome: &Outcome) {
         for problem in outcome.problems.iter().take(PROBLEMS_SHOWN) {
             eprintln!("sshoal: {}", shown(problem));
