@@ -217,12 +217,18 @@ impl Store {
     /// The bounds remembered for the store in `dir`: its size and the free space, `None` for the
     /// default.
     pub fn bounds(dir: &Path) -> (Option<u64>, Option<u64>) {
-        let read = || {
-            let root = DirFd::at(dir).ok()?.sub(layout::VERSION).ok()?;
-            Bounds::decode(&root.read_whole(b"bounds", quota::BOUNDS_BYTES).ok()??)
-        };
-        read().map_or((None, None), |bounds| (bounds.size, bounds.free))
+        bounds_in(dir).map_or((None, None), |bounds| (bounds.size, bounds.free))
     }
+
+    /// Whether there is a store in `dir`: [`open`](Self::open) would create it otherwise.
+    pub fn exists(dir: &Path) -> io::Result<bool> {
+        layout::is_store(dir)
+    }
+}
+
+fn bounds_in(dir: &Path) -> Option<Bounds> {
+    let root = DirFd::at(dir).ok()?.sub(layout::VERSION).ok()?;
+    Bounds::decode(&root.read_whole(b"bounds", quota::BOUNDS_BYTES).ok()??)
 }
 
 impl Shared {

@@ -160,13 +160,18 @@ impl Place {
     /// last.
     fn config(&self) -> Result<StoreConfig, Problem> {
         let dir = self.dir.clone().map_or_else(default_dir, Ok)?;
+        let what = || format!("cache '{}'", printable(&dir));
         if !dir.is_dir() {
-            let what = format!("cache '{}'", printable(&dir));
             if dir.exists() {
-                return Err(Problem::new(what, "not a directory"));
+                return Err(Problem::new(what(), "not a directory"));
             }
-            return Err(Problem::new(what, "does not exist")
+            return Err(Problem::new(what(), "does not exist")
                 .hint("mounting with cache=disk creates it; --dir DIR names another one"));
+        }
+        // Opening it would create a store there, and take directories of such names for its own.
+        if !Store::exists(&dir).or_problem(what())? {
+            return Err(Problem::new(what(), "not a cache of sshoal")
+                .hint("mounting with cache=disk creates one; --dir DIR names its directory"));
         }
         let (size_bytes, free_bytes) = Store::bounds(&dir);
         Ok(StoreConfig { size_bytes, free_bytes, ..StoreConfig::new(dir) })
@@ -179,4 +184,29 @@ impl Place {
 
 fn open(config: StoreConfig) -> Result<Store, Problem> {
     Store::open(config).or_problem("cache")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_command_takes_another_directory_for_a_cache() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("v1/objects/ab");
+        std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+        std::fs::write(&file, "precious").unwrap();
+        let place = || Place { dir: Some(dir.path().to_owned()) };
+        let gc = What::Gc { place: place(), size: None, free: None };
+        let others = [What::Status, What::Ls, What::Verify, What::Clear].map(|what| what(place()));
+        for what in others.into_iter().chain([gc]) {
+            let refused = run(Arguments { what, json: false }).unwrap_err().to_string();
+            assert!(refused.contains("not a cache of sshoal"), "{refused}");
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "precious");
+        let names = std::fs::read_dir(dir.path().join("v1")).unwrap();
+        assert_eq!(names.count(), 1);
+        Store::open(StoreConfig::new(dir.path())).unwrap();
+        assert!(place().open().is_ok());
+    }
 }

@@ -149,6 +149,24 @@ fn open_top(dir: &Path) -> Result<DirFd, StoreError> {
     Ok(top)
 }
 
+/// Whether `dir` has this version's directory, made by [`Layout::open`] and not by another program.
+pub(super) fn is_store(dir: &Path) -> io::Result<bool> {
+    let read = || {
+        let root = DirFd::at(dir)?.sub(VERSION)?;
+        root.read_whole(TAG_NAME, TAG.len() as u64)
+    };
+    match read() {
+        Ok(tag) if tag.as_deref() == Some(TAG) => Ok(true),
+        Err(error) if !is_missing(&error) => Err(error),
+        // The tag may have been replaced by the user's own.
+        _ => Ok(super::bounds_in(dir).is_some()),
+    }
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
 /// The directory of this version's files, private to the user.
 fn open_private(top: &DirFd) -> io::Result<DirFd> {
     let root = top.make_sub(VERSION)?;
@@ -182,4 +200,36 @@ pub fn default_dir() -> Option<PathBuf> {
     let var = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let caches = var("XDG_CACHE_HOME").or_else(|| Some(var("HOME")?.join(".cache")))?;
     Some(caches.join("sshoal"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::{Store, StoreConfig};
+
+    #[test]
+    fn only_what_a_store_has_made_is_a_store() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        assert!(!is_store(&at("missing")).unwrap());
+        std::fs::write(at("file"), "").unwrap();
+        assert!(!is_store(&at("file")).unwrap());
+        std::fs::create_dir_all(at("project/v1/objects")).unwrap();
+        assert!(!is_store(&at("project")).unwrap());
+        // Any program may write a tag.
+        std::fs::write(at("project/v1/CACHEDIR.TAG"), &TAG[..43]).unwrap();
+        assert!(!is_store(&at("project")).unwrap());
+        std::fs::write(at("project/v1/bounds"), "up to 5").unwrap();
+        assert!(!is_store(&at("project")).unwrap());
+
+        let store = Store::open(StoreConfig::new(at("store"))).unwrap();
+        assert!(is_store(&at("store")).unwrap());
+        store.remember_bounds();
+        for own in ["the user's own", &"longer".repeat(100)] {
+            std::fs::write(at("store/v1/CACHEDIR.TAG"), own).unwrap();
+            assert!(is_store(&at("store")).unwrap());
+        }
+        std::fs::remove_file(at("store/v1/CACHEDIR.TAG")).unwrap();
+        assert!(is_store(&at("store")).unwrap());
+    }
 }

@@ -78,6 +78,7 @@ fn a_mount_without_a_cache_says_how_to_get_one() {
     }
     let ended = sshoal(&["cache", "status", "--dir"], &[&world.local("none")]);
     assert!(ended.stderr.contains("does not exist"), "{ended:?}");
+    assert!(!world.local("none").exists());
     mount.unmount();
 }
 
