@@ -16,6 +16,7 @@ mod document;
 mod entry;
 mod show;
 
+use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -117,6 +118,41 @@ impl Configuration {
         })
     }
 
+    /// The mount point of the mount with this name, if it has one.
+    pub fn mountpoint(&self, name: &str) -> Option<&Path> {
+        let (_, entry) = self.entry(OsStr::new(name)).ok()?;
+        entry.mountpoint.as_ref().map(|(path, _)| path.as_path())
+    }
+
+    /// Why the mount with this name cannot be mounted together with an earlier one: they have one
+    /// mount point. Each of them alone is valid.
+    pub fn clash(&self, name: &str) -> Option<Problem> {
+        let mut clashes = self.clashes().into_iter();
+        clashes.find_map(|(_, entry, problem)| (entry.name == name).then_some(problem))
+    }
+
+    /// All mounts with the mount point of an earlier one.
+    fn clashes(&self) -> Vec<(&Document, &Entry, Problem)> {
+        let mut first: HashMap<&Path, &str> = HashMap::new();
+        let mut clashes = Vec::new();
+        for name in self.names() {
+            let Ok((document, entry)) = self.entry(OsStr::new(name)) else { continue };
+            let Some((path, line)) = &entry.mountpoint else { continue };
+            let other = *first.entry(path).or_insert(name);
+            if other != name {
+                let what = format!("{}:{line}", printable(&document.path));
+                let (name, other) = (printable(name), printable(other));
+                let problem = Problem::new(
+                    what,
+                    format!("mount '{name}' has the mount point of mount '{other}'"),
+                );
+                let problem = problem.hint("`sshoal mount --all` mounts only the first of them");
+                clashes.push((document, entry, problem));
+            }
+        }
+        clashes
+    }
+
     /// The effective definition of a mount, and its file.
     fn entry(&self, name: &OsStr) -> Result<(&Document, &Entry), Problem> {
         let found = self.documents.iter().rev().find_map(|document| {
@@ -195,15 +231,20 @@ pub fn check() -> anyhow::Result<ExitCode> {
     if configuration.documents.is_empty() {
         return cli::print(&none(&places));
     }
+    let clashes = configuration.clashes();
     let mut faults = 0;
     let mut text = String::new();
     for document in &configuration.documents {
-        for fault in &document.faults {
-            eprintln!("sshoal: {}", fault.problem);
+        let clashes = clashes.iter().filter(|(of, ..)| of.path == document.path);
+        let problems = document.faults.iter().map(|fault| &fault.problem);
+        let problems: Vec<&Problem> =
+            problems.chain(clashes.map(|(.., problem)| problem)).collect();
+        for problem in &problems {
+            eprintln!("sshoal: {problem}");
         }
-        faults += document.faults.len();
+        faults += problems.len();
         let mounts = count(document.entries.len() as u64, "mount");
-        let found = match document.faults.len() {
+        let found = match problems.len() {
             0 => "no errors".to_owned(),
             some => count(some as u64, "error"),
         };
@@ -466,6 +507,29 @@ mod tests {
         assert!(request(&files, &["a", "/mnt"]).is_ok());
         let said = request(&files, &["a"]).unwrap_err();
         assert!(said.starts_with("mount 'a': has no mount point\n  add mountpoint"), "{said}");
+    }
+
+    #[test]
+    fn a_mount_point_is_that_of_one_mount() {
+        let user = "[mount.a]\nsources = 'h:'\nmountpoint = '/home/ann/m/'\n\
+            [mount.b]\nsources = 'h:'\nmountpoint = '~/m'\n\
+            [mount.c]\nsources = 'h:'\nmountpoint = '~/m/c'\n\
+            [mount.d]\nsources = 'h:'\n[mount.e]\nsources = 'h:'\n\
+            [mount.shared]\nsources = 'h:'\nmountpoint = '/mnt/system'";
+        let files = files(SYSTEM_FILE, user);
+        let configuration = load(&files);
+        let clashes = configuration.clashes();
+        let names: Vec<&str> = clashes.iter().map(|(_, entry, _)| &*entry.name).collect();
+        // Of two definitions of a mount, only the user's is in effect.
+        assert_eq!(names, ["shared", "b"]);
+        let said = configuration.clash("b").unwrap().to_string();
+        assert!(
+            said.contains("config.toml:6: mount 'b' has the mount point of mount 'a'"),
+            "{said}"
+        );
+        assert_eq!(configuration.clash("a"), None);
+        // They may be mounted one at a time, and elsewhere.
+        assert!(request(&files, &["b"]).is_ok());
     }
 
     #[test]

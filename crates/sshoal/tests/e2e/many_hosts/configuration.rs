@@ -122,6 +122,51 @@ fn all_are_mounted_and_one_that_fails_stops_no_other() {
 }
 
 #[test]
+fn all_are_mounted_from_the_outside_inwards_and_each_place_once() {
+    let text = "
+[defaults.options]
+ssh_config = '{F}'
+[mount.inner]
+mountpoint = '{one}/sub'
+sources = '{beta}'
+[mount.outer]
+mountpoint = '{one}'
+sources = '{alpha}'
+[mount.again]
+mountpoint = '{one}/'
+sources = '{beta}'
+[mount.nowhere]
+sources = '{alpha}'
+";
+    let mut configured = Configured::new(&["alpha", "beta"], text);
+    configured.hosts.put("alpha", "sub/a", "of alpha");
+    configured.hosts.put("beta", "b", "of beta");
+    let Ended { status, stdout, stderr, .. } = run(&mut configured.command(&["config", "check"]));
+    assert_eq!(status.code(), Some(1));
+    assert!(stdout.ends_with("config.toml: 4 mounts, 1 error\n"), "{stdout}");
+    assert!(stderr.contains("mount 'again' has the mount point of mount 'outer'"), "{stderr}");
+    let all = |configured: &Configured, missing: &str| {
+        let Ended { status, stderr, .. } = run(&mut configured.command(&["mount", "--all"]));
+        assert_eq!(status.code(), Some(1));
+        assert!(stderr.contains("mount 'again' has the mount point of"), "{stderr}");
+        assert!(stderr.contains("mount 'nowhere': note: skipped"), "{stderr}");
+        assert!(stderr.ends_with(&format!("not mounted: {missing}\n")), "{stderr}");
+        stderr
+    };
+    configured.hosts.fleet.kill("alpha");
+    let said = all(&configured, "again, outer, inner");
+    assert!(said.contains("mount 'inner': is inside mount 'outer', which is not"), "{said}");
+    configured.hosts.fleet.restart("alpha").unwrap();
+    for _ in 0..2 {
+        all(&configured, "again");
+        assert_eq!(names(configured.hosts.local("one")), ["sub"]);
+        assert_eq!(names(configured.hosts.local("one").join("sub")), ["b"]);
+    }
+    configured.umount("one/sub");
+    configured.umount("one");
+}
+
+#[test]
 fn a_dead_mount_is_made_again_and_one_of_another_type_is_not() {
     let text = "
 [defaults.options]
