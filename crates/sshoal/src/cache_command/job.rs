@@ -162,13 +162,15 @@ enum Work {
     /// An entry whose type is not known yet.
     Unknown(RemotePath),
     Directory(RemotePath),
+    Link(RemotePath),
     File(RemotePath, u64),
 }
 
 impl Work {
     /// The memory that it takes.
     fn bytes(&self) -> usize {
-        let (Work::Unknown(path) | Work::Directory(path) | Work::File(path, _)) = self;
+        let (Work::Unknown(path) | Work::Directory(path) | Work::Link(path) | Work::File(path, _)) =
+            self;
         size_of::<Work>() + path.as_bytes().len()
     }
 }
@@ -200,7 +202,7 @@ struct Walk {
     room: Arc<Room>,
     /// Number of files to fetch in parallel; `None` to check only.
     fetches: Option<u32>,
-    /// Directories, and entries of unknown type.
+    /// Directories, links, and entries of unknown type.
     places: Vec<Work>,
     files: Vec<Work>,
     tally: Tally,
@@ -277,6 +279,14 @@ impl Walk {
                     let listed = list(&stack.remote, &path, &room).await;
                     (path, listed.map(|found| (found, Tally::default())))
                 }
+                Work::Link(path) => {
+                    // The cache records the target.
+                    let read = match fetches.is_some() {
+                        true => stack.remote.readlink(&path).await.map(drop),
+                        false => Ok(()),
+                    };
+                    (path, read.map(|()| (Vec::new(), Tally::default())))
+                }
                 Work::File(path, size) => {
                     let done = file(&stack, &path, size, fetches.is_some(), &moved).await;
                     (path, done.map(|tally| (Vec::new(), tally)))
@@ -305,13 +315,14 @@ impl Walk {
     }
 }
 
-/// The entry to queue for a path with these attributes; none for links and special files.
+/// The entry to queue for a path with these attributes; none for special files.
 fn work_of(path: RemotePath, attr: Option<Attr>) -> Option<Work> {
     match attr {
         None => Some(Work::Unknown(path)),
         Some(attr) => match attr.kind {
             FileKind::Directory => Some(Work::Directory(path)),
             FileKind::Regular => Some(Work::File(path, attr.size)),
+            FileKind::Symlink => Some(Work::Link(path)),
             _ => None,
         },
     }

@@ -38,6 +38,7 @@ fn warm_fetches_a_tree_before_it_is_read() {
     world.sshd_mut().end();
     let offline = mount(&world, "consistency=immutable,offline");
     read_all(&offline, &files);
+    assert_eq!(fs::read_link(offline.at("dir0/link")).unwrap(), Path::new("deeper/file0"));
     offline.unmount();
 }
 
