@@ -41,8 +41,18 @@ pub(crate) async fn statvfs(tree: &Tree, path: &RemotePath) -> Result<StatVfs> {
     });
     let spaces: Result<Vec<_>> = FanOut::of(calls).all().await.into_iter().collect();
     let spaces: Vec<BranchSpace<'_>> = spaces?.into_iter().flatten().collect();
-    let sum = sum(&spaces).ok_or(Errno::EOPNOTSUPP)?;
+    let sum = sum(&spaces).ok_or_else(|| no_figures(tree, path))?;
     Ok(StatVfs { fsid: fsid(tree), ..sum })
+}
+
+/// The error if no branch has figures: an unreachable one might have some.
+fn no_figures(tree: &Tree, path: &RemotePath) -> Errno {
+    let at_path = tree.covering(path).map(|(_, branch)| branch);
+    let mut queried = at_path.chain(tree.placed_below(path));
+    match queried.any(|branch| branch.is_left_out() || branch.remote.is_disconnected()) {
+        true => Errno::EHOSTDOWN,
+        false => Errno::EOPNOTSUPP,
+    }
 }
 
 /// The figures of one branch.

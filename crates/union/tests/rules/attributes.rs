@@ -2,9 +2,9 @@
 
 use base::{AttrChange, DigestEffort, DigestKind, Errno, Remote, Timestamp};
 use testkit::{Call, path};
-use union::{Mode, Policies};
+use union::{Mode, Policies, Presence};
 
-use crate::kit::{Built, all};
+use crate::kit::{Built, all, place};
 
 fn perm(perm: u32) -> AttrChange {
     AttrChange { perm: Some(perm), ..AttrChange::default() }
@@ -115,6 +115,31 @@ async fn statfs_includes_the_branches_that_have_the_directory() {
     assert_eq!(built.union.statvfs(&path("both")).await.unwrap().blocks, one);
     built.faults(1).fail(Call::Statvfs, 1, Errno::EHOSTDOWN);
     assert_eq!(built.union.statvfs(&path("both")).await, Err(Errno::EHOSTDOWN));
+}
+
+#[tokio::test]
+async fn statfs_without_a_reachable_branch_fails_as_lstat() {
+    let built = Built::with(2, Policies::default(), |_, branch| {
+        branch.presence = Presence::Optional;
+    });
+    for number in 0..2 {
+        built.faults(number).fail_always(Call::Statvfs, Errno::EOPNOTSUPP);
+    }
+    assert_eq!(built.union.statvfs(&path("")).await, Err(Errno::EOPNOTSUPP));
+    built.faults(0).cut();
+    assert_eq!(built.union.statvfs(&path("")).await, Err(Errno::EHOSTDOWN));
+    built.faults(1).cut();
+    assert_eq!(built.union.lstat(&path("x")).await, Err(Errno::EHOSTDOWN));
+    assert_eq!(built.union.statvfs(&path("")).await, Err(Errno::EHOSTDOWN));
+}
+
+#[tokio::test]
+async fn statfs_above_unreachable_places_fails() {
+    let built = Built::with(1, Policies::default(), |_, branch| branch.place = place("a/x"));
+    built.sources[0].link.set_away(true);
+    for at in ["", "a"] {
+        assert_eq!(built.union.statvfs(&path(at)).await, Err(Errno::EHOSTDOWN));
+    }
 }
 
 #[tokio::test]
