@@ -12,7 +12,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The server replied with an error status.
-    #[error("{}: {}", code.text(), message.escape_debug())]
+    #[error("{}", status_text(*code, message))]
     Status {
         /// The type of failure.
         code: StatusCode,
@@ -41,6 +41,15 @@ pub enum Error {
     /// through [`Client::abort`](crate::Client::abort).
     #[error("no answer for {} s", .0.as_secs_f32())]
     Stalled(Duration),
+}
+
+/// The code in words, and the server's message if it says more.
+fn status_text(code: StatusCode, message: &str) -> String {
+    let text = code.text();
+    match message.is_empty() || message.eq_ignore_ascii_case(text) {
+        true => text.to_owned(),
+        false => format!("{text}: {}", message.escape_debug()),
+    }
 }
 
 impl Error {
@@ -81,5 +90,23 @@ impl Error {
 impl From<Malformed> for Error {
     fn from(malformed: Malformed) -> Error {
         Error::Protocol(malformed.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_equal_to_its_code_is_shown_once() {
+        for (message, shown) in [
+            ("No such file", "no such file"),
+            ("", "no such file"),
+            ("no\u{1b} entry", "no such file: no\\u{1b} entry"),
+        ] {
+            let code = StatusCode::NO_SUCH_FILE;
+            let error = Error::Status { code, message: message.to_owned(), errno: None };
+            assert_eq!(error.to_string(), shown);
+        }
     }
 }
