@@ -181,7 +181,7 @@ pub fn print_bytes(bytes: &[u8]) -> Result<bool, Problem> {
 }
 
 /// Prints the requested help. Turns an error of the command line into a [`Problem`] with clap's
-/// first line and the usage.
+/// first line, and the usage or the possible values.
 ///
 /// # Errors
 /// The problem, or those of [`print()`].
@@ -198,7 +198,14 @@ pub fn explain(error: clap::Error) -> anyhow::Result<ExitCode> {
     let missing = text.lines().nth(1).map(str::trim).filter(|_| why.ends_with(':'));
     let why = format!("{why}{}{}", if missing.is_some() { " " } else { "" }, missing.unwrap_or(""));
     let hint = usage.map(|usage| format!("usage: {usage}"));
+    let hint = hint.or_else(|| possible_values(&text));
     Err(Problem::new("command line", printable(why)).hint_if(hint).into())
+}
+
+/// The line of clap's text with the possible values.
+fn possible_values(text: &str) -> Option<String> {
+    let line = text.lines().nth(1)?.trim();
+    line.strip_prefix('[')?.strip_suffix(']').map(printable)
 }
 
 /// The error of a command that was given without one of its own commands, from its help.
@@ -323,6 +330,15 @@ mod tests {
             assert_eq!(base::printable::printable_lines(text.as_bytes()), text);
             assert!(text.contains("'--"), "{text}");
         }
+    }
+
+    #[test]
+    fn an_invalid_word_is_answered_with_the_valid_ones() {
+        let command = clap::Command::new("set").arg(clap::arg!(<WORD>).value_parser(["rw", "ro"]));
+        let error = command.try_get_matches_from(["set", "xx"]).unwrap_err();
+        let text = explain(error).unwrap_err().to_string();
+        let expected = "command line: invalid value 'xx' for '<WORD>'\n  possible values: rw, ro";
+        assert_eq!(text, expected);
     }
 
     #[test]
