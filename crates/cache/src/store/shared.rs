@@ -293,11 +293,12 @@ impl Shared {
             return true;
         }
         if self.counters.too_large.fetch_add(1, Ordering::Relaxed) == 0 {
+            let (unit_bytes, unit) = unit_for(largest);
+            let bytes = format!("{} {unit}", bytes.div_ceil(unit_bytes));
+            let largest = format!("{} {unit}", largest / unit_bytes);
             tracing::warn!(
-                "a file of {} MiB is not kept in the cache, which keeps files of up to {} MiB, half \
-                 of its size; a larger cache_size= keeps it",
-                bytes.div_ceil(1 << 20),
-                largest >> 20
+                "a file of {bytes} is not kept in the cache, which keeps files of up to {largest}, \
+                 half of its size; a larger cache_size= keeps it"
             );
         }
         false
@@ -310,9 +311,27 @@ impl Shared {
     }
 }
 
+/// The unit in which a size has at least two digits.
+fn unit_for(bytes: u64) -> (u64, &'static str) {
+    if bytes < 10 << 20 { (1 << 10, "KiB") } else { (1 << 20, "MiB") }
+}
+
 impl Drop for Shared {
     fn drop(&mut self) {
         self.write_notes();
         self.release_reservation();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_size_is_not_shown_as_0() {
+        for (bytes, shown) in [(1 << 19, (512, "KiB")), (10 << 30, (10 << 10, "MiB"))] {
+            let (unit_bytes, unit) = unit_for(bytes);
+            assert_eq!((bytes / unit_bytes, unit), shown);
+        }
     }
 }
