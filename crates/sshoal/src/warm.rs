@@ -26,7 +26,8 @@ pub struct Arguments {
     /// Files, or directories and all below them, in mounts with `cache=disk`.
     paths: Vec<PathBuf>,
     /// Number of files to fetch in parallel.
-    #[arg(short = 'j', long = "jobs", value_name = "N", default_value_t = 8)]
+    #[arg(short = 'j', long = "jobs", value_name = "N", default_value_t = 8,
+        value_parser = clap::value_parser!(u32).range(1..))]
     at_once: u32,
     /// Read more paths from FILE, one per line, or separated by NUL bytes; - is standard input.
     #[arg(long, value_name = "FILE")]
@@ -114,7 +115,8 @@ fn summary(tally: &Tally, ms: u64) -> String {
     if tally.not_kept_files > 0 {
         let words = count(tally.not_kept_files, "file");
         out += &format!(
-            "{words} not cached: changed while being fetched, too large, or the cache is full\n"
+            "{words} not cached: changed while being fetched, too large, or the cache is full or \
+             cannot be written to\n"
         );
     }
     if tally.failed > 0 {
@@ -126,6 +128,17 @@ fn summary(tally: &Tally, ms: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_at_a_time_is_the_least() {
+        let parse = |number| {
+            use clap::Args;
+            let command = Arguments::augment_args(clap::Command::new("warm"));
+            command.try_get_matches_from(["warm", "-j", number, "/m"])
+        };
+        assert!(parse("1").is_ok());
+        assert!(parse("0").unwrap_err().to_string().contains("invalid value '0'"));
+    }
 
     #[test]
     fn lists_have_lines_or_nuls() {
@@ -174,7 +187,8 @@ mod tests {
         assert_eq!(
             summary(&tally, 1_500),
             "5 files (5 MiB): 3 fetched (3 MiB) in 1.5 s, 1 already cached\n\
-             1 file not cached: changed while being fetched, too large, or the cache is full\n\
+             1 file not cached: changed while being fetched, too large, or the cache is full or \
+             cannot be written to\n\
              2 failed\n"
         );
     }

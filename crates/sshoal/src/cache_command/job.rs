@@ -65,7 +65,12 @@ pub async fn run(
         }
         CacheJob::Check { paths } => Ok(Walk::new(stack, None).over(paths, told).await),
         CacheJob::Warm { paths, at_once } => {
-            Ok(Walk::new(stack, Some(at_once.clamp(1, MAX_AT_ONCE))).over(paths, told).await)
+            let walk = Walk::new(stack, Some(at_once.clamp(1, MAX_AT_ONCE)));
+            let mut tally = walk.over(paths, told).await;
+            if let Some(why) = store.status().off.filter(|_| tally.not_kept_files > 0) {
+                tally.tell(format!("the cache cannot be written to: {why}"));
+            }
+            Ok(tally)
         }
     }
 }

@@ -7,8 +7,10 @@ use std::process::Command;
 
 use rustix::process::geteuid;
 
-use super::{cache_dir, disk, files_below, mount, put_tree, read_all, ready, with_cache};
-use crate::process::succeed;
+use super::{
+    LIMIT, cache_dir, disk, files_below, mount, put_tree, read_all, ready, sshoal, with_cache,
+};
+use crate::process::{eventually, succeed};
 use crate::world::World;
 
 /// Bytes that changed on the disk are never shown, and are fetched again.
@@ -100,6 +102,19 @@ fn a_disk_that_can_be_written_nothing_to_is_done_without() {
     read_all(&mount, &files);
     let words = mount.words();
     assert!(words.contains("without the disk cache") && words.lines().count() == 1, "{words}");
+    mount.unmount();
+}
+
+#[test]
+fn warm_says_why_nothing_can_be_written() {
+    let world = World::new();
+    let files = put_tree(&world);
+    let mount = mount(&world, "").with_errors();
+    eventually(LIMIT, "the cache is gone", || fs::remove_dir_all(cache_dir(&world)).is_ok());
+    let warmed = sshoal(&["warm"], &[&mount.at(&files[5].0)]);
+    assert_eq!(warmed.status.code(), Some(1), "{warmed:?}");
+    assert!(warmed.stderr.contains("the cache cannot be written to: "), "{warmed:?}");
+    assert!(warmed.stdout.contains("1 file not cached: "), "{warmed:?}");
     mount.unmount();
 }
 
