@@ -117,7 +117,7 @@ fn start(name: &str) -> std::io::Result<Child> {
 }
 
 /// Waits for a process; returns the name of its mount if it failed. The process has printed why.
-fn failure<'a>((name, mut child): (&'a str, Child)) -> Option<&'a str> {
+fn failure((name, mut child): (&str, Child)) -> Option<&str> {
     match child.wait() {
         Ok(status) if status.success() => None,
         _ => Some(name),
