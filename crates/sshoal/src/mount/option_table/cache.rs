@@ -148,7 +148,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
     number("dirty_file_bytes", 1, MAX_DIRTY, |draft, bytes| {
         draft.request.vfs.dirty_file_bytes = bytes.into()
     })
-    .help("the same for one file (default 33554432; both at most 1073741824)")
+    .help("bytes of one file on their way to the server at which its writers wait (default 33554432)")
     .changeable(|request| Some(request.vfs.dirty_file_bytes.to_string())),
     number("metadata_bytes", 1 << 20, u32::MAX, |draft, bytes| {
         draft.request.vfs.metadata_bytes = bytes as usize
