@@ -261,14 +261,14 @@ pub(super) fn take(directory: &[u8], options: &Options) -> Option<Vec<u8>> {
          all() {{ e=$(\"$@\" 2>&1 >&4); case $?:$e in 0:*) echo \"${{r}}0\"; echo 0 >&5;; \
          2:*'{WENT_ON}') echo \"${{r}}0\"; printf '%s\\n' {SOME_FAILED_TEXT} \"$e\" >&5;; \
          *) printf '%s\\n' \"$e\" >&2;; esac; }}; \
-         end() {{ l=$(cat); case $l in *\"$r\"0) ;; \
+         last() {{ l=$(cat); case $l in *\"$r\"0) ;; \
          *) printf '%s\\n' \"$l\" | grep \"$p\" | tr '\\n' '\\0' | xargs -0 rm -f --; echo failed;; esac; }}; \
          packed() {{ v=$1; shift; \"$v\" -dc | tar -xf - \"$@\"; }}; \
          while IFS= read -r v; do case $v in \
          hello) echo \"{GREETING}$k$z\";; \
          rate) head -c {RATE_BYTES} /dev/urandom;; \
-         plain) {WIDEN}{{ {{ all tar -xf - \"$@\"; }} 4>&1 | end; }} 5>&1; exit;; \
-         gzip|zstd) {{ {{ all packed \"$v\" \"$@\"; }} 4>&1 | end; }} 5>&1; exit;; \
+         plain) {WIDEN}{{ {{ all tar -xf - \"$@\"; }} 4>&1 | last; }} 5>&1; exit;; \
+         gzip|zstd) {{ {{ all packed \"$v\" \"$@\"; }} 4>&1 | last; }} 5>&1; exit;; \
          *) exit 64;; esac; done",
         gnu_extract(options),
         bsd_extract(options),

@@ -322,7 +322,7 @@ fn extended_attributes_that_cannot_be_read_are_an_error() {
 
 /// What the server's command leaves of an archive of files with these names, and what it says.
 fn taken(there: &std::path::Path, archive: &[u8]) -> String {
-    taken_by(&["sh"], &std::env::var("PATH").unwrap(), there, archive)
+    taken_by(&["/bin/sh"], &std::env::var("PATH").unwrap(), there, archive)
 }
 
 /// As [`taken`], by this shell, which finds its programs in `path`.
@@ -332,10 +332,10 @@ fn taken_by(shell: &[&str], path: &str, there: &std::path::Path, archive: &[u8])
     use std::process::{Command, Stdio};
     let options = crate::Options::default();
     let command = super::script::take(there.as_os_str().as_bytes(), &options).unwrap();
-    let mut shell = Command::new(shell[0])
-        .args(&shell[1..])
-        .arg("-c")
-        .arg(std::ffi::OsStr::from_bytes(&command))
+    let exec = format!("exec {} ", shell.join(" "));
+    let command = String::from_utf8(command).unwrap().replacen("exec /bin/sh ", &exec, 1);
+    let mut shell = Command::new("sh")
+        .args(["-c", &command])
         .env("PATH", path)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -359,16 +359,21 @@ fn many_messages_are_passed_on_at_once() {
         i=0; while [ $i -lt 10000 ]; do n=./.$i.sshoal-0123456789abff000000000000000001; echo $n; \
         echo \"tar: $n: Cannot write: No space left on device\" >&2; i=$((i + 1)); done\n\
         echo 'tar: Exiting with failure status due to previous errors' >&2; exit 2\n";
-    sandbox::write_program(&programs.path().join("tar"), tar).unwrap();
+    sandbox::write_program(programs.path().join("tar"), tar).unwrap();
     let path = format!("{}:{}", programs.path().display(), std::env::var("PATH").unwrap());
-    let said = taken_by(&["timeout", "60", "sh"], &path, there.path(), b"");
+    let said = taken_by(&["timeout", "60", "/bin/sh"], &path, there.path(), b"");
     assert!(said.starts_with("some\ntar: ./.0.sshoal-"), "{said:.100}");
     assert_eq!(said.lines().count(), 10_002);
 }
 
 /// The shells that this machine has.
 fn shells() -> Vec<Vec<&'static str>> {
-    let known = [vec!["/bin/sh"], vec!["/bin/bash"], vec!["/bin/busybox", "sh"]];
+    let known = [
+        vec!["/bin/sh"],
+        vec!["/bin/bash"],
+        vec!["/bin/busybox", "sh"],
+        vec!["/bin/zsh", "--emulate", "sh"],
+    ];
     known.into_iter().filter(|words| std::path::Path::new(words[0]).exists()).collect()
 }
 
@@ -480,9 +485,12 @@ fn of_a_stream_that_is_cut_off_nothing_stays_there() {
         };
         files(there) + files(&there.join("sub"))
     };
-    let there = prepared();
-    assert_eq!(taken(there.path(), &whole), "0\n");
-    assert_eq!(names(there.path()), 3 + 6);
+    let path = std::env::var("PATH").unwrap();
+    for shell in shells() {
+        let there = prepared();
+        assert_eq!(taken_by(&shell, &path, there.path(), &whole), "0\n", "{shell:?}");
+        assert_eq!(names(there.path()), 3 + 6);
+    }
 
     let there = prepared();
     let said = taken(there.path(), &whole[..whole.len() - 2000]);
