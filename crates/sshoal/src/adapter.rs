@@ -380,7 +380,8 @@ impl fuse::Filesystem for Adapter {
         self.vfs.set_invalidate(Arc::new(Kernel {
             notifier: started.notifier.clone(),
             reports_opens: self.no_open.is_none(),
-            maps_direct_files: started.negotiated.maps_direct_files(),
+            // Without OPEN requests, all reads fill the kernel's pages.
+            maps_direct_files: started.negotiated.maps_direct_files() && self.no_open.is_none(),
         }));
         if let Some(passthrough) = &started.passthrough {
             // INIT comes once.

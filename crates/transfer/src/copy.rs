@@ -218,7 +218,7 @@ impl<'a> Copy<'a> {
 
     /// The file has its name.
     async fn end(&self, copied: Copied) -> Outcome<Copied> {
-        remove_used(self.core, self.step).await;
+        remove_stale(self.core, self.step).await;
         match self.xattrs_refused.load(Ordering::Relaxed) {
             0 => Ok(copied),
             refused => {
@@ -395,11 +395,6 @@ pub(crate) async fn remove_stale(core: &Core, step: &Step) {
 /// room on the disk, and the step may fail.
 pub(crate) async fn remove_useless(core: &Core, step: &Step) {
     remove_partials(core, step, |partial| !partial.lasts()).await;
-}
-
-/// As [`remove_stale`], of what could be continued, when the step is done.
-async fn remove_used(core: &Core, step: &Step) {
-    remove_partials(core, step, Partial::lasts).await;
 }
 
 async fn remove_partials(core: &Core, step: &Step, which: impl Fn(&Partial) -> bool) {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::{Errno, RemotePath, RenameMode};
 
-use super::{ATTEMPTS, Outcome, Unfinished, failed, remove_obstacle, remove_used, taken};
+use super::{ATTEMPTS, Outcome, Unfinished, failed, remove_obstacle, remove_stale, taken};
 use crate::outcome::{Doing, Problem};
 use crate::run::{Copied, Core, attributes};
 use crate::step::Step;
@@ -29,7 +29,7 @@ pub(crate) async fn special(core: &Core, step: &Step, left: &Unfinished) -> Outc
 /// Makes an entry of its own, with all of its attributes.
 async fn own(core: &Core, step: &Step, left: &Unfinished, made: &Made) -> Outcome<()> {
     let refused = replacing(core, step, left, made).await?;
-    remove_used(core, step).await;
+    remove_stale(core, step).await;
     match refused {
         0 => Ok(()),
         refused => Err(Problem::refused_xattrs(&step.name, refused)),
@@ -51,7 +51,7 @@ pub(crate) async fn hard_link(
     let linked = replacing(core, step, left, &Made::Name { existing }).await;
     match linked {
         Ok(_) => {
-            remove_used(core, step).await;
+            remove_stale(core, step).await;
             Ok(Copied::default())
         }
         Err(Problem::Failed { errno, .. }) if is_refused(errno) => {
