@@ -264,9 +264,7 @@ impl Vfs {
                 // It is being written locally: no validator names the content of the pages.
                 state.invalidate_pages_and_size();
             }
-            is_unchanged
-                && state.validate_pages(attr, false, Instant::now())
-                && !state.may_drop_pages()
+            is_unchanged && state.validate_pages(attr, false, Instant::now())
         };
         let is_first = {
             let mut tree = self.tree();
@@ -283,7 +281,6 @@ impl Vfs {
         }
         if is_first || !keeps_pages {
             kernel.settled().await;
-            inode.state().note_pages_gone();
         }
     }
 
