@@ -607,9 +607,9 @@ impl State {
         self.kernel_updates = self.kernel_updates.wrapping_add(1);
     }
 
-    /// The attributes that the kernel may have are outdated. Returns whether to request that it
-    /// drops them: with each request, it also drops the attributes that are on their way to it, and
-    /// if it got one for each report, it might never get the size of a file that grows all the time.
+    /// The attributes that the kernel may have are outdated. Returns whether to invalidate them. Each
+    /// invalidation also discards the replies that are in flight: with one for each report, the
+    /// kernel might never get the size of a file that grows all the time.
     pub(crate) fn drop_kernel_attr(&mut self) -> bool {
         if std::mem::replace(&mut self.active().kernel_attr_dropped, true) {
             return false;

@@ -791,8 +791,8 @@ impl Vfs {
         let invalidate_attributes = !self.serves_stale() && state.take_uncertain_kernel_size();
         // The kernel would use the other size for its pages until it gets attributes, and it may
         // drop these as well. Reads that bypass the page cache end where the data ends.
-        let can_map = self.invalidate.get().is_none_or(|kernel| kernel.maps_direct_files());
-        let direct_io = bypasses || invalidate_attributes && file.access.reads() && can_map;
+        let can_map = || self.invalidate.get().is_none_or(|kernel| kernel.maps_direct_files());
+        let direct_io = bypasses || invalidate_attributes && file.access.reads() && can_map();
         let keep_cache = keep_cache && !invalidate_attributes;
         if !bypasses
             && file.access.reads()

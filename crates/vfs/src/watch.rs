@@ -527,12 +527,12 @@ impl Shared {
             return;
         }
         let until = {
+            let until = Instant::now() + GATHER;
             let dropped_at = inode.state().pages_dropped_at();
-            let after_drop = dropped_at.map(|at| at + GATHER_AFTER_DROP);
-            after_drop.max(Some(Instant::now() + GATHER))
+            dropped_at.map_or(until, |at| until.max(at + GATHER_AFTER_DROP))
         };
         start(self, move |shared| async move {
-            tokio::time::sleep_until(until.unwrap_or_else(Instant::now)).await;
+            tokio::time::sleep_until(until).await;
             // A report from now on is of a change after this request.
             shared.watching.state.lock().validating.remove(&inode.ino);
             shared.validate_content(&inode, drops_unknown, shared.trusts_racy()).await;

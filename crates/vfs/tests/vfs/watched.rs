@@ -302,7 +302,7 @@ async fn w1_each_change_at_the_server_is_seen() {
     assert_eq!(mount.names("d").await, ["e", "g"]);
 }
 
-/// The kernel drops attributes that are on their way to it when it is told to drop those that it has.
+/// An invalidation of the kernel's attributes also discards the replies that are in flight.
 #[tokio::test(start_paused = true)]
 async fn w1_a_reader_sees_the_end_of_a_file_that_grows_all_the_time() {
     let mount = with_files().await;
