@@ -49,9 +49,9 @@ const FAREWELL: Duration = Duration::from_millis(500);
 const TERMINATION: Duration = Duration::from_secs(1);
 
 /// How long a message that may be the reason for ssh's end is held back from the hook. ssh ends
-/// right after such a message, on a busy machine half a second later, and the error of the failed
+/// right after such a message, on a busy machine a second later, and the error of the failed
 /// connection contains the line already. A banner is shown at once: a password prompt may follow.
-const KEPT_BACK: Duration = Duration::from_secs(1);
+const KEPT_BACK: Duration = Duration::from_secs(3);
 
 /// Starts `words` (the program, then its arguments).
 ///
