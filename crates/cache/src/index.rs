@@ -21,7 +21,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use base::{Mutex, Name, RemotePath};
+use base::{FileId, Mutex, Name, RemotePath};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -86,6 +86,12 @@ impl Memory {
         if kept.bytes > self.bound_bytes {
             kept.drop_older_half();
         }
+    }
+
+    fn of_source(&self, source: &SourceId) -> Vec<(RemotePath, Arc<Mutex<Loaded>>)> {
+        let kept = self.kept.lock();
+        let of_source = kept.directories.iter().filter(|((of, _), _)| of == source);
+        of_source.map(|((_, path), entry)| (path.clone(), entry.loaded.clone())).collect()
     }
 
     fn remove(&self, key: &Key) {
@@ -190,6 +196,18 @@ impl Shared {
             Some(named.collect())
         });
         files.unwrap_or_default()
+    }
+
+    /// The names of the file `id` with a recorded content, in the directories cached in memory.
+    pub(crate) fn names_with_content(&self, source: &SourceId, id: FileId) -> Vec<RemotePath> {
+        let directories = self.memory.of_source(source);
+        let find = |(path, loaded): (RemotePath, Arc<Mutex<Loaded>>)| {
+            let loaded = loaded.lock();
+            let has_id = |(_, known): &(&[u8], &KnownFile)| known.attr.id() == Some(id);
+            let (name, _) = loaded.directory.files().find(has_id)?;
+            Some(path.join(&Name::new(name).ok()?))
+        };
+        directories.into_iter().filter_map(find).collect()
     }
 
     /// What the records of its directory have of `path`.

@@ -79,6 +79,9 @@ impl Core {
             return Some(Err(error));
         }
         let mut object = self.cached_object(path, &attr, policy);
+        if object.is_none() && policy == ReadPolicy::CacheOnly {
+            object = self.read_by_another_name(path, &attr);
+        }
         if object.is_none() && policy == ReadPolicy::CacheFirst {
             object = self.named_by_digest(path, &attr, policy, stamp).await;
         }
@@ -99,6 +102,15 @@ impl Core {
         self.valid_contents(path, attr, policy)
             .filter(|known| same_rights(&known.attr, attr))
             .find_map(|known| self.store.object(&known.digest))
+    }
+
+    /// The content of a file with several names that was read by another one. An application's open
+    /// may come with any of them.
+    fn read_by_another_name(&self, path: &RemotePath, attr: &Attr) -> Option<Object> {
+        let id = attr.inode.filter(|inode| inode.links > 1)?.id?;
+        let sources = self.sources(path, ReadPolicy::CacheOnly).into_iter();
+        let mut names = sources.flat_map(|source| self.store.names_with_content(source, id));
+        names.find_map(|name| self.cached_object(&name, attr, ReadPolicy::CacheOnly))
     }
 
     /// The recorded contents of the file that are valid for its attributes `attr`, the best first.

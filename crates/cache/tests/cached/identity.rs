@@ -121,6 +121,29 @@ async fn what_is_recorded_is_shown_unless_the_paths_are_of_several_hosts() {
     }
 }
 
+/// The kernel opens the file, and any of its names may be sent.
+#[tokio::test]
+async fn a_content_read_by_one_name_is_opened_by_another_one_offline() {
+    let stage = Stage::over(identifying_files());
+    for file in ["d/f", "d/other", "e/f"] {
+        stage.put(file, "content");
+    }
+    stage.memory.link(&path("d/f"), &path("e/g")).await.unwrap();
+    for file in ["d/f", "d/other"] {
+        stage.memory.set_ctime(file, LONG_AGO);
+    }
+    let cached = stage.mount(Mode::CloseToOpen);
+    for dir in ["d", "e"] {
+        list(&cached, dir).await.unwrap();
+    }
+    keep(&cached, "d/f").await;
+    drop(cached);
+    let cached = stage.mount_with(CachedConfig { offline: true, ..stage.config() });
+    cached.lstat(&path("d/f")).await.unwrap();
+    assert_eq!(read(&cached, "e/g").await.unwrap(), b"content");
+    assert_eq!(read(&cached, "d/other").await, Err(base::Errno::EIO), "another file");
+}
+
 /// A link or another mode changes the ctime, but no content.
 #[tokio::test]
 async fn an_immutable_content_stays_whatever_the_ctime_is() {
