@@ -242,7 +242,7 @@ impl Deref for OpenHandles {
 /// | `deferred_open_seq` | was an answer by name requested before a deferred handle was opened? | change counter | [`note_deferred_open`](State::note_deferred_open) |
 /// | `reported_seq` | was an answer requested before a change was reported? | change counter | [`note_reported_change`](State::note_reported_change) |
 /// | `pages` | which content do the kernel's pages hold? | – | `validate_pages`, [`pages_written`](State::pages_written), `invalidate_pages` |
-/// | `pages_dropped_until` | may the kernel still have pages of an older content? | local time of a reply | set by `validate_pages`, [`restore_page_trust`](State::restore_page_trust); cleared by `pages_written` |
+/// | `pages_dropped_until` | may the kernel still have pages of an older content? | local time of a reply | set by `validate_pages`, [`restore_page_trust`](State::restore_page_trust); cleared by `pages_written`, [`note_pages_gone`](State::note_pages_gone) |
 /// | `writes_pages` | may they hold local writes if `pages` is unset? | – | set by `note_content_change`, cleared by `distrust_pages` |
 /// | `mtime_pending` | will the next mtime be that of a local change? | – | [`expect_new_mtime`](State::expect_new_mtime), [`set_fraction`](State::set_fraction) |
 /// | `created_here` | is the file known without a request? | – | [`set_created_here`](State::set_created_here), [`forget_created_here`](State::forget_created_here) |
@@ -733,13 +733,18 @@ impl State {
         self.kernel_updates
     }
 
-    /// A READ is about to be answered with less data than requested. Returns whether the kernel
-    /// uses the size that this shows. It ignores it if it has got or dropped attributes, or the
-    /// size by another short reply, since it sent the request. `updates` is
+    /// Whether the kernel ignores the size that a short reply to a READ shows: it has got or dropped
+    /// attributes, or the size by another short reply, since it sent the request. `updates` is
     /// [`State::kernel_updates`] of when the request arrived; a local change since `seq` explains
     /// the short reply.
+    pub(crate) fn ignores_short_reply(&self, updates: u32, seq: u64) -> bool {
+        self.kernel_updates != updates && !self.changed_since(seq)
+    }
+
+    /// A short reply is about to be sent, unless the kernel [ignores](State::ignores_short_reply)
+    /// the size that it shows. Returns whether it does not.
     pub(crate) fn note_short_reply(&mut self, updates: u32, seq: u64) -> bool {
-        if self.kernel_updates != updates && !self.changed_since(seq) {
+        if self.ignores_short_reply(updates, seq) {
             return false;
         }
         self.note_uncertain_kernel_size();

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use base::{Access, Allocation, Attr, Data, Errno, OpenFlags, Result, Seek};
+use base::{Access, Allocation, Attr, Data, Errno, Fh, OpenFlags, Result, Seek};
 use bytes::Bytes;
 
 use crate::lookup::{MAX_COMPARISONS, same_file};
@@ -38,35 +38,49 @@ impl Vfs {
         }
         let fh = file.fh().await?;
         let mut data = self.read_ahead(&file, fh, offset..end).await?;
-        if file.is_direct() {
-            return Ok(data);
-        }
         // The kernel fills the rest of its pages with zeros. It then uses the size that the end of
         // the data shows; but if it has got or dropped attributes meanwhile, it keeps its size, and
         // shows the zeros as content.
-        for attempt in 1..=MAX_COMPARISONS {
+        loop {
             let got = data.len() as u64;
             if got >= u64::from(len) || !file.inode.state().kernel_size_exceeds(offset + got) {
-                break;
+                return Ok(data);
             }
-            let rest = self.remote.read(fh, offset + got, len - got as u32).await?;
+            // Past the page cache, what is there is returned.
+            let rest = match file.is_direct() {
+                true => Data::new(),
+                false => self.remote.read(fh, offset + got, len - got as u32).await?,
+            };
             if rest.is_empty() {
-                if self.keeps_attr_forever(&file.inode.state()) {
-                    // It is not the file that was seen first.
-                    return Err(Errno::ESTALE);
-                }
-                if file.inode.state().note_short_reply(updates, seq) {
-                    break;
-                }
-                if attempt == MAX_COMPARISONS {
-                    return Err(Errno::ESTALE);
-                }
-                // Another process of this machine may be writing there.
-                file.inode.writes.clear_to_read(file.number, offset..end).await;
+                self.check_end(&file, fh, updates, seq).await?;
+                return Ok(data);
             }
             data.append(rest);
         }
-        Ok(data)
+    }
+
+    /// A file has ended before a size that the kernel may use. `ESTALE` if the kernel would show
+    /// zeros behind the end, or if an immutable file has another size than before.
+    async fn check_end(&self, file: &OpenFile, fh: Fh, updates: u32, seq: u64) -> Result<()> {
+        let immutable = {
+            let state = file.inode.state();
+            state.last_attr().filter(|_| self.keeps_attr_forever(&state))
+        };
+        if let Some(known) = immutable {
+            // Some file systems, such as sysfs, report sizes that no content has.
+            let is_same = self.remote.fstat(fh).await?.size == known.size;
+            return if is_same { Ok(()) } else { Err(Errno::ESTALE) };
+        }
+        if file.is_direct() {
+            // Only a mapping fills pages.
+            let is_ignored = file.inode.state().ignores_short_reply(updates, seq);
+            if is_ignored {
+                self.drop_pages(&file.inode);
+            }
+            return Ok(());
+        }
+        let is_used = file.inode.state().note_short_reply(updates, seq);
+        if is_used { Ok(()) } else { Err(Errno::ESTALE) }
     }
 
     /// Reads from the prefetched content; `None` if the server must be requested.

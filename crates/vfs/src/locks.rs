@@ -264,7 +264,9 @@ impl Vfs {
                 // It is being written locally: no validator names the content of the pages.
                 state.invalidate_pages_and_size();
             }
-            is_unchanged && state.validate_pages(attr, false, Instant::now())
+            is_unchanged
+                && state.validate_pages(attr, false, Instant::now())
+                && !state.may_drop_pages()
         };
         let is_first = {
             let mut tree = self.tree();
@@ -281,6 +283,7 @@ impl Vfs {
         }
         if is_first || !keeps_pages {
             kernel.settled().await;
+            inode.state().note_pages_gone();
         }
     }
 

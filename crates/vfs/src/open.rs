@@ -765,7 +765,7 @@ impl Vfs {
     ) -> bool {
         let same_pages = |state: &mut State, trust| {
             if unchanged {
-                return state.validate_pages(attr, trust, read_from);
+                return state.validate_pages(attr, trust, read_from) && !state.may_drop_pages();
             }
             // It is being written locally: no validator names the content of the pages.
             state.invalidate_pages_and_size();

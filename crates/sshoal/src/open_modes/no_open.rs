@@ -27,7 +27,7 @@ const MAX_FILES: NonZeroUsize = NonZeroUsize::new(64).unwrap();
 
 /// How long a file stays open that is not read. The open after it finds that the file was changed,
 /// although that was not to happen.
-const MAX_IDLE: Duration = Duration::from_secs(1);
+const MAX_IDLE: Duration = Duration::from_secs(3);
 
 /// Maximum number of directories kept open: more than are listed at a time. If one is released too
 /// early, it is opened again and the listing continues at its offset.
@@ -95,13 +95,19 @@ impl NoOpen {
         };
         // A short read is the end of the file. Further reads are answered from the kernel's pages,
         // or open the file again.
-        if read.as_ref().map_or(true, |data| data.len() < len as usize) {
-            let mut files = self.files.lock();
-            let is_same = files.peek(&ino).is_some_and(|known| Arc::ptr_eq(&known.file, &cell));
-            let removed = is_same.then(|| files.pop(&ino));
-            drop(files);
-            drop(removed);
-        }
+        let is_last = read.as_ref().map_or(true, |data| data.len() < len as usize);
+        let mut files = self.files.lock();
+        let known = files.peek_mut(&ino).filter(|known| Arc::ptr_eq(&known.file, &cell));
+        let removed = match known {
+            Some(_) if is_last => files.pop(&ino),
+            Some(known) => {
+                known.last_read_at = Instant::now();
+                None
+            }
+            None => None,
+        };
+        drop(files);
+        drop(removed);
         read
     }
 

@@ -93,9 +93,16 @@ impl State {
 
     /// Whether the kernel may not have dropped yet what an open made it drop: another open that
     /// kept its pages could read the older ones.
-    fn may_drop_pages(&self) -> bool {
+    pub(crate) fn may_drop_pages(&self) -> bool {
         let until = self.active.as_ref().and_then(|active| active.pages_dropped_until);
         until.is_some_and(|until| CompactInstant::from(Instant::now()) < until)
+    }
+
+    /// The kernel has dropped its pages.
+    pub(crate) fn note_pages_gone(&mut self) {
+        if let Some(active) = &mut self.active {
+            active.pages_dropped_until = None;
+        }
     }
 
     /// The caller makes the kernel drop its pages, if it may have any.
@@ -121,7 +128,7 @@ impl State {
     /// the kernel drop them, and they are filled with that content from then on.
     ///
     /// With `trust_racy` an equal validator is enough. The content that fills the pages is read at
-    /// `read_from` or later.
+    /// `read_from` or later. The kernel may still have [older pages](State::may_drop_pages).
     pub(crate) fn validate_pages(
         &mut self,
         attr: &Attr,
@@ -144,7 +151,7 @@ impl State {
         {
             pages.change = attr.change();
         }
-        is_expected && !self.may_drop_pages()
+        is_expected
     }
 
     /// Whether the file opened as `attr` may be another one than the file from which open

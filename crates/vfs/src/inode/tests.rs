@@ -79,7 +79,8 @@ async fn a_listing_is_valid_as_long_as_all_its_entries() {
 
 /// Whether an open whose content is read from now on keeps the pages.
 fn validate(inode: &Inode, attr: &Attr, trust_racy: bool) -> bool {
-    inode.state().validate_pages(attr, trust_racy, Instant::now())
+    let mut state = inode.state();
+    state.validate_pages(attr, trust_racy, Instant::now()) && !state.may_drop_pages()
 }
 
 #[tokio::test(start_paused = true)]
