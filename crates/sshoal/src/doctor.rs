@@ -140,6 +140,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         None => {}
         Some(Target::Mount(place)) => mount::check(&mut checks, place)?,
         Some(Target::Server(request)) => {
+            let dir = request.disk.as_ref().and_then(|disk| disk.dir.as_deref());
+            dir.into_iter().for_each(|dir| machine::check_other_cache(&mut checks, dir));
             let runtime = process::runtime(1)?;
             runtime.block_on(server::check(&mut checks, request));
             runtime.shutdown_background();

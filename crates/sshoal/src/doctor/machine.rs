@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::process::geteuid;
 
-use cli::word;
+use cli::{printable, word};
 use control::seen::{self, Daemon, SeenMount};
 
 use super::{Check, Checks, Verdict};
@@ -27,6 +27,9 @@ const FEATURES: [((u32, u32), &str); 4] = [
 /// The oldest that was tested, and the first with the version of FUSE that mounts need. Some
 /// distributions add that to an older one.
 const OLDEST_TESTED: (u32, u32) = (5, 4);
+
+/// The name of the checks of a disk cache.
+pub const CACHE: &str = "disk cache";
 
 /// Free space below which the disk cache soon removes what it has.
 const LITTLE_SPACE: u64 = 1 << 30;
@@ -47,14 +50,34 @@ pub fn check(checks: &mut Checks) {
         let check = dead(&state, &mount.mountpoint).or_else(|| mute(&state));
         check.into_iter().for_each(|check| checks.add(check));
     }
-    let cache = cache();
-    let has_cache = cache.verdict != Verdict::Wrong;
-    checks.add(cache);
-    if let Ok(directory) = disk::default_dir()
-        && has_cache
-    {
-        cache_sample(&directory).into_iter().for_each(|check| checks.add(check));
+    match disk::default_dir() {
+        Ok(directory) => check_cache(checks, &directory),
+        Err(problem) => checks.add(Check::note(CACHE, problem.to_string())),
     }
+}
+
+/// Checks the disk cache of a mount, unless it is the default one, which was checked.
+pub fn check_other_cache(checks: &mut Checks, directory: &Path) {
+    if disk::default_dir().ok().as_deref() != Some(directory) {
+        check_cache(checks, directory);
+    }
+}
+
+fn check_cache(checks: &mut Checks, directory: &Path) {
+    let cache = cache(directory);
+    let sample = (cache.verdict != Verdict::Wrong).then(|| cache_sample(directory)).flatten();
+    for check in [Some(cache), sample].into_iter().flatten() {
+        checks.add(check.naming(printable(directory)));
+    }
+}
+
+/// A command about the cache in `directory`.
+fn cache_command(command: &str, directory: &Path) -> String {
+    let dir = match disk::default_dir().ok().as_deref() == Some(directory) {
+        true => String::new(),
+        false => format!(" --dir {}", word(directory)),
+    };
+    format!("sshoal cache {command}{dir}")
 }
 
 fn kernel(release: &str) -> Check {
@@ -163,21 +186,17 @@ fn mute(mount: &SeenMount) -> Option<Check> {
     Some(Check::unknown("mount", format!("{}: {why}", mount.mountpoint)))
 }
 
-fn cache() -> Check {
-    let what = "disk cache";
-    let directory = match disk::default_dir() {
-        Ok(directory) => directory,
-        Err(problem) => return Check::note(what, problem.to_string()),
-    };
+fn cache(directory: &Path) -> Check {
+    let what = CACHE;
     let shown = directory.display();
     let wrong = |error: io::Error| {
         Check::wrong(what, format!("{shown}: {error}"))
             .remedy("name another directory with -o cache_dir=DIR")
     };
-    let found = fs::metadata(&directory);
+    let found = fs::metadata(directory);
     let is_used = !matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
     // Where it would be made, if it is not there.
-    let place = directory.ancestors().find(|place| place.exists()).unwrap_or(&directory);
+    let place = directory.ancestors().find(|place| place.exists()).unwrap_or(directory);
     let permitted = rustix::fs::access(place, rustix::fs::Access::WRITE_OK);
     if let Err(error) = permitted.map_err(io::Error::from) {
         return wrong(error);
@@ -194,13 +213,16 @@ fn cache() -> Check {
     };
     if mode & 0o077 != 0 {
         return Check::wrong(what, format!("{shown} has mode {mode:04o}: others could read it"))
-            .remedy(format!("chmod 0700 {}", word(&directory)));
+            .remedy(format!("chmod 0700 {}", word(directory)));
     }
     let space = rustix::fs::statvfs(place).map(|space| space.f_bavail * space.f_frsize);
     match space {
         Ok(free) if free < LITTLE_SPACE => {
-            Check::note(what, format!("{shown}: {} free", bytes(free)))
-                .remedy("sshoal cache gc removes what is not needed; sshoal cache status shows it")
+            Check::note(what, format!("{shown}: {} free", bytes(free))).remedy(format!(
+                "{} removes what is not needed; {} shows it",
+                cache_command("gc", directory),
+                cache_command("status", directory)
+            ))
         }
         Ok(_) if !is_used => Check::fine(what, format!("{shown}: not used so far")),
         Ok(free) => Check::fine(what, format!("{shown}: {} free", bytes(free))),
@@ -229,9 +251,10 @@ fn cache_sample(directory: &Path) -> Option<Check> {
         true => Check::fine(what, format!("{checked} ({read}): all as they were written")),
         false => {
             let damaged = sum(sample.damaged_contents, sample.damaged_directories);
-            Check::wrong(what, format!("damaged: {damaged}, of {checked} ({read})")).remedy(
-                "sshoal cache verify checks all and removes what is damaged; check the disk, too",
-            )
+            Check::wrong(what, format!("damaged: {damaged}, of {checked} ({read})")).remedy(format!(
+                "{} checks all and removes what is damaged; check the disk, too",
+                cache_command("verify", directory)
+            ))
         }
     })
 }

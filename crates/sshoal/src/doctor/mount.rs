@@ -10,7 +10,7 @@ use control::place::Connection;
 use control::seen;
 use control::status::{HostStatus, SourceStatus, State};
 
-use super::machine::dead;
+use super::machine::{CACHE, check_other_cache, dead};
 use super::server::check_host;
 use super::{Check, Checks};
 use crate::process;
@@ -41,6 +41,17 @@ pub fn check(checks: &mut Checks, place: &Path) -> anyhow::Result<()> {
     if let Some(lost) = &state.lost {
         checks.add(Check::wrong("lost data", lost));
     }
+    match &state.disk {
+        Some(disk) if !disk.on => {
+            let why = disk.why.as_deref().unwrap_or_default();
+            checks.add(Check::wrong(CACHE, format!("{}: not used: {why}", disk.dir)));
+        }
+        // That of another user is for that user to check; an escaped name leads nowhere.
+        Some(disk) if is_own(place) && !disk.dir.contains('\\') => {
+            check_other_cache(checks, Path::new(&disk.dir));
+        }
+        _ => {}
+    }
     let reached = connections(place);
     let runtime = process::runtime(1)?;
     for source in &state.sources {
@@ -48,6 +59,10 @@ pub fn check(checks: &mut Checks, place: &Path) -> anyhow::Result<()> {
     }
     runtime.shutdown_background();
     Ok(())
+}
+
+fn is_own(place: &Path) -> bool {
+    client::mount_at(place).is_ok_and(|mount| client::only_own(&mount, "").is_ok())
 }
 
 /// How the daemon of the mount at `place` connects. The error is why no other process may do so.

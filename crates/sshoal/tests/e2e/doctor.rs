@@ -341,6 +341,13 @@ fn damage_of_the_disk_cache_is_found_and_its_repair_named() {
     let options = format!("cache=disk,cache_free=0,cache_dir={}", cache.display());
     let mount = world.mount(&["-o", &options]);
     fs::read(mount.place().join("file")).unwrap();
+    // The mount's own directory is checked, with commands that name it.
+    fs::set_permissions(&cache, fs::Permissions::from_mode(0o755)).unwrap();
+    let ended = run(program().arg("doctor").arg(mount.place()));
+    assert!(ended.stdout.contains(&format!("{} has mode 0755", cache.display())), "{ended:?}");
+    fs::set_permissions(&cache, fs::Permissions::from_mode(0o700)).unwrap();
+    let ended = run(program().arg("doctor").arg(mount.place()));
+    assert_eq!(ended.stdout.matches("cache sample").count(), 1, "{ended:?}");
     mount.unmount();
     let fine = sampled();
     assert_eq!(fine["verdict"], "fine", "{fine}");
