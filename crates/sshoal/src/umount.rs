@@ -185,8 +185,10 @@ fn still_mounted(mount: &Mount) -> Option<String> {
     if let Some(process) = mountinfo::elsewhere(mount) {
         return Some(format!("in the mount namespace of process {process}"));
     }
-    // The namespaces of other users' processes cannot be read.
-    mountinfo::is_alive(mount.device).then(|| "in another mount namespace".to_owned())
+    // The namespaces of other users' processes cannot be read, and what `umount -l` has detached is
+    // in none.
+    let unseen = "in another mount namespace, or detached and in use";
+    mountinfo::is_alive(mount.device).then(|| unseen.to_owned())
 }
 
 fn waiting_for(pid: &str, is_stopped: bool) -> String {

@@ -251,10 +251,12 @@ fn cache_sample(directory: &Path) -> Option<Check> {
         true => Check::fine(what, format!("{checked} ({read}): all as they were written")),
         false => {
             let damaged = sum(sample.damaged_contents, sample.damaged_directories);
-            Check::wrong(what, format!("damaged: {damaged}, of {checked} ({read})")).remedy(format!(
-                "{} checks all and removes what is damaged; check the disk, too",
-                cache_command("verify", directory)
-            ))
+            Check::wrong(what, format!("damaged: {damaged}, of {checked} ({read})")).remedy(
+                format!(
+                    "{} checks all and removes what is damaged; check the disk, too",
+                    cache_command("verify", directory)
+                ),
+            )
         }
     })
 }
