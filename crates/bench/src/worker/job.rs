@@ -212,6 +212,12 @@ pub enum Operation {
         /// Of the new name.
         prefix: String,
     },
+    /// Appends a byte to the file of that name in the storage's own directory `at`, and looks at the
+    /// name until it shows that.
+    SeeChange {
+        /// The same directory past the subject.
+        at: PathBuf,
+    },
     /// Lists the directory of that name, which must contain exactly `names` names with this prefix.
     List {
         /// Of the names in it.

@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::failure::{Failure, Result};
 
@@ -13,6 +14,12 @@ use super::job::{Done, Entry, NameJob, Operation};
 use super::latencies::Latencies;
 use super::used;
 use super::walk::Walk;
+
+/// Within this time each subject shows a change made at the server: sshfs does after 20 s.
+const SHOWN_WITHIN: Duration = Duration::from_secs(60);
+
+/// Time between two looks for a change: most of a processor stays free for the subject.
+const LOOK_PAUSE: Duration = Duration::from_micros(200);
 
 /// What a name was found to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +66,7 @@ pub(super) fn run(job: &NameJob) -> Result<Done> {
         let path = directory.join(&name);
         let to = match &job.operation {
             Operation::Rename { prefix } => directory.join(NameJob::name(prefix, number)),
+            Operation::SeeChange { at } => at.join(&name),
             _ => path.clone(),
         };
         let begin = Instant::now();
@@ -74,6 +82,7 @@ pub(super) fn run(job: &NameJob) -> Result<Done> {
         Operation::Stat(_)
         | Operation::StatAbsent
         | Operation::OpenClose
+        | Operation::SeeChange { .. }
         | Operation::List { .. } => true,
         Operation::Create
         | Operation::Unlink
@@ -134,7 +143,7 @@ fn judge_names(listed: Vec<Vec<u8>>, prefix: &str, count: u32) -> Result<()> {
     Err(Failure::wrong(format!("{stranger} is listed, and should not be there")))
 }
 
-/// `to` is the new name of a rename.
+/// `to` is the new name of a rename, and the file that is changed for [`Operation::SeeChange`].
 fn perform(operation: &Operation, path: &Path, to: &Path) -> io::Result<Outcome> {
     match operation {
         Operation::Stat(_) | Operation::StatAbsent => {
@@ -150,6 +159,16 @@ fn perform(operation: &Operation, path: &Path, to: &Path) -> io::Result<Outcome>
             return names.collect::<io::Result<_>>().map(Outcome::Names);
         }
         Operation::OpenClose => drop(File::open(path)?),
+        Operation::SeeChange { .. } => {
+            File::options().append(true).open(to)?.write_all(b"x")?;
+            let (begin, len) = (Instant::now(), fs::metadata(to)?.len());
+            while fs::metadata(path)?.len() != len {
+                if begin.elapsed() > SHOWN_WITHIN {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, "the change is not shown"));
+                }
+                thread::sleep(LOOK_PAUSE);
+            }
+        }
         Operation::Create => drop(File::create_new(path)?),
         Operation::Unlink => fs::remove_file(path)?,
         Operation::Mkdir => fs::create_dir(path)?,

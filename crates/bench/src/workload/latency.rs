@@ -21,7 +21,9 @@ use crate::worker::{Check, Entry, Job, NameJob, Operation, Transfer, Until};
 use super::copying::fresh;
 use super::generator::{shown, timed};
 use super::{DIRECTORY, Step, TRANSFER_FILES, Workload, measure};
-use names::{Chain, DIRECTORY_NAME, FILE, empty, fill, look, make, rename, time_limit};
+use names::{
+    Chain, DIRECTORY_NAME, FILE, empty, fill, look, make, rename, see_changes, time_limit,
+};
 
 /// Content of the file that is read.
 const SEED: u64 = 0x40;
@@ -144,6 +146,9 @@ impl Workload for Latency {
                 fill(context, chain, Entry::Directory, DIRECTORY_NAME, names)
             }),
             step("rmdir", "removal of a directory", none, empty),
+            step("see-change", "time until a change at the server is shown", hot, |context, _| {
+                see_changes(context, KNOWN_NAMES.min(context.size.latency_operations))
+            }),
         ]
     }
 }

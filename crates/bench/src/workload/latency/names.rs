@@ -8,13 +8,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::corpus;
-use crate::failure::Result;
+use crate::failure::{Failure, Result};
 use crate::results::Measured;
 use crate::size::Size;
 use crate::step::StepContext;
 use crate::worker::{self, Entry, Job, NameJob, Operation, Order};
 
-use crate::workload::copying::{fresh, removed, same};
+use crate::workload::copying::{fresh, removed, removed_after, same};
 use crate::workload::generator::{Relay, timed};
 
 /// In front of the numbers of files.
@@ -60,7 +60,7 @@ pub(super) fn making(entry: Entry) -> Operation {
 /// An operation with existing names of a directory, in a random order.
 pub(super) fn look(
     context: &StepContext<'_>,
-    directory: &str,
+    directory: impl AsRef<Path>,
     operation: Operation,
     prefix: &str,
     names: u32,
@@ -158,6 +158,22 @@ fn change(
     };
     let changed = change(context);
     if changed.is_err() { removed(context, &path, changed) } else { changed }
+}
+
+/// How long changes made at the server, past the subject, are not shown.
+pub(super) fn see_changes(context: &mut StepContext<'_>, names: u32) -> Result<Measured> {
+    let Some(at) = context.subject.storage().local() else {
+        return Err(Failure::NotTried { why: "the server is another machine".to_owned() });
+    };
+    let path = fresh("latency/changed");
+    let at = at.join(&path);
+    make(&at, Entry::EmptyFile, FILE, names)?;
+    removed_after(context, &path, |context| {
+        let operation = Operation::SeeChange { at };
+        let job = look(context, &path, operation, FILE, names)?;
+        let operations = context.size.latency_operations;
+        timed(context, &Job::Names(NameJob { operations, warm: true, ..job }))
+    })
 }
 
 /// Whether the directory at the storage is as it has to be.
