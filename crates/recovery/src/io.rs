@@ -16,46 +16,72 @@ use crate::retry::{RemoteCall, Retry};
 /// Instead of a change number: a change was in flight.
 const BUSY: u64 = u64::MAX;
 
-/// Whether an error of a call through this inner handle means that the handle is unusable.
-fn is_lost(errno: Errno, handle: &Handle, UsableHandle { fh, epoch }: UsableHandle) -> bool {
-    errno.is_loss() || handle.is_stale(fh, errno) || handle.is_reopened_since(epoch)
+/// The inner handles, if all of them may be used.
+fn usable<const N: usize>(handles: [&Arc<Handle>; N]) -> Result<Option<[UsableHandle; N]>> {
+    let (mut below, mut all_usable) = ([UsableHandle { fh: Fh(0), epoch: 0 }; N], true);
+    for (below, handle) in below.iter_mut().zip(handles) {
+        match handle.usable()? {
+            Some(usable) => *below = usable,
+            None => all_usable = false,
+        }
+    }
+    Ok(all_usable.then_some(below))
+}
+
+/// Whether an error of a call through these inner handles means that one of them is unusable; then
+/// the loss is noted. Reopening shows which of them was lost.
+fn note_if_lost<const N: usize>(
+    errno: Errno,
+    handles: [&Arc<Handle>; N],
+    below: [UsableHandle; N],
+) -> bool {
+    let pairs = handles.into_iter().zip(below);
+    let is_lost = errno.is_loss()
+        || pairs.clone().any(|(handle, UsableHandle { fh, epoch })| {
+            handle.is_stale(fh, errno) || handle.is_reopened_since(epoch)
+        });
+    if is_lost {
+        pairs.for_each(|(handle, below)| handle.note_loss(errno, below.epoch));
+    }
+    is_lost
 }
 
 impl Core {
-    /// Returns the result of `call`, which is idempotent, through the inner handle.
-    pub(crate) async fn retry_with_handle<'a, T: Send>(
+    /// Returns the result of `call`, which is idempotent, through the inner handles.
+    pub(crate) async fn retry_with_handles<'a, const N: usize, T: Send>(
         self: &'a Arc<Core>,
-        handle: &Arc<Handle>,
-        call: impl Fn(Fh) -> RemoteCall<'a, T> + Send + Sync,
+        handles: [&Arc<Handle>; N],
+        call: impl Fn([Fh; N]) -> RemoteCall<'a, T> + Send + Sync,
     ) -> Result<T> {
         let mut lost = None;
-        if let Some(below) = handle.usable()? {
-            match call(below.fh).await {
-                Err(errno) if is_lost(errno, handle, below) => {
-                    handle.note_loss(errno, below.epoch);
-                    lost = Some(errno);
-                }
+        if let Some(below) = usable(handles)? {
+            match call(below.map(|below| below.fh)).await {
+                Err(errno) if note_if_lost(errno, handles, below) => lost = Some(errno),
                 answer => return answer,
             }
         }
-        Box::pin(self.retry_reopened(handle, lost, call)).await
+        // Boxed, so that the future of a call without a loss stays small.
+        Box::pin(self.retry_reopened(handles, lost, call)).await
     }
 
-    async fn retry_reopened<'a, T: Send>(
+    async fn retry_reopened<'a, const N: usize, T: Send>(
         self: &'a Arc<Core>,
-        handle: &Arc<Handle>,
+        handles: [&Arc<Handle>; N],
         mut lost: Option<Errno>,
-        call: impl Fn(Fh) -> RemoteCall<'a, T> + Send + Sync,
+        call: impl Fn([Fh; N]) -> RemoteCall<'a, T> + Send + Sync,
     ) -> Result<T> {
         let mut retry = Retry::new(self);
         loop {
             retry.before_attempt(lost.take()).await?;
-            let Some(below) = self.reopened(&retry, handle, &mut lost).await? else {
-                continue;
-            };
-            match retry.within_deadline(call(below.fh)).await {
-                Err(errno) if !retry.has_expired() && is_lost(errno, handle, below) => {
-                    handle.note_loss(errno, below.epoch);
+            for handle in handles {
+                lost = self.reopen(&retry, handle).await?;
+                if lost.is_some() {
+                    break;
+                }
+            }
+            let Some(below) = usable(handles)? else { continue };
+            match retry.within_deadline(call(below.map(|below| below.fh))).await {
+                Err(errno) if !retry.has_expired() && note_if_lost(errno, handles, below) => {
                     lost = Some(errno);
                 }
                 answer => return answer,
@@ -63,23 +89,19 @@ impl Core {
         }
     }
 
-    /// The inner handle, after reopening the file if necessary; `None` if it was `lost` again.
-    async fn reopened(
+    /// Reopens the file if necessary. Returns the error of a loss.
+    async fn reopen(
         self: &Arc<Core>,
         retry: &Retry<'_>,
         handle: &Arc<Handle>,
-        lost: &mut Option<Errno>,
-    ) -> Result<Option<UsableHandle>> {
+    ) -> Result<Option<Errno>> {
         let opened = async {
             reopen::attempt(self, &handle.file).await?;
             self.reopen_closed(handle).await
         };
         match retry.within_deadline(opened).await {
-            Ok(()) => handle.usable(),
-            Err(errno) if retry.is_retryable(errno) => {
-                *lost = Some(errno);
-                Ok(None)
-            }
+            Ok(()) => Ok(None),
+            Err(errno) if retry.is_retryable(errno) => Ok(Some(errno)),
             Err(errno) => Err(errno),
         }
     }
@@ -87,7 +109,8 @@ impl Core {
     pub(crate) async fn read(self: &Arc<Core>, fh: Fh, offset: u64, len: u32) -> Result<Data> {
         let handle = self.files.handle(fh)?;
         self.wait_for_queue(&handle.file).await?;
-        let data = self.retry_with_handle(&handle, |fh| self.inner.read(fh, offset, len)).await?;
+        let data =
+            self.retry_with_handles([&handle], |[fh]| self.inner.read(fh, offset, len)).await?;
         handle.file.lock().note_read(&data, offset);
         Ok(data)
     }
@@ -104,7 +127,7 @@ impl Core {
         // The number of the next change when the request was sent, if no change was in flight.
         let next_if_idle = AtomicU64::new(BUSY);
         let attr = self
-            .retry_with_handle(handle, |fh| {
+            .retry_with_handles([handle], |[fh]| {
                 let state = file.lock();
                 let next = if state.log.is_idle() { state.log.next() } else { BUSY };
                 next_if_idle.store(next, Ordering::Relaxed);
@@ -125,7 +148,7 @@ impl Core {
         self.wait_for_queue(file).await?;
         file.lock().take_deferred_error()?;
         let next = AtomicU64::new(0);
-        let synced = self.retry_with_handle(&handle, |fh| {
+        let synced = self.retry_with_handles([&handle], |[fh]| {
             next.store(file.lock().log.next(), Ordering::Relaxed);
             self.inner.fsync(fh)
         });
@@ -165,7 +188,7 @@ impl Core {
     pub(crate) async fn seek(self: &Arc<Core>, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
         let handle = self.files.handle(fh)?;
         self.wait_for_queue(&handle.file).await?;
-        self.retry_with_handle(&handle, |fh| self.inner.seek(fh, offset, what)).await
+        self.retry_with_handles([&handle], |[fh]| self.inner.seek(fh, offset, what)).await
     }
 
     /// Reserving and freeing space is idempotent.
@@ -186,8 +209,8 @@ impl Core {
         let change = Change::Allocate { zeros, min_size: if keep_size { 0 } else { end } };
         self.wait_for_queue(&handle.file).await?;
         let pending = PendingChange::begin_without_handle(self, &handle.file, change).await?;
-        let call = |fh| self.inner.fallocate(fh, how, offset, len);
-        let allocated = self.retry_with_handle(&handle, call).await;
+        let call = |[fh]: [Fh; 1]| self.inner.fallocate(fh, how, offset, len);
+        let allocated = self.retry_with_handles([&handle], call).await;
         match allocated {
             Ok(()) => pending.happened(self),
             Err(errno) => pending.refused(errno),
@@ -206,8 +229,8 @@ impl Core {
         self.wait_for_queue(&source.file).await?;
         let pending =
             PendingChange::begin_without_handle(self, &target.file, Change::Copy(range)).await?;
-        let call = |from, to| self.inner.copy((from, from_offset), (to, to_offset), len);
-        let copied = self.retry_with_handles(&source, &target, call).await;
+        let call = |[from, to]: [Fh; 2]| self.inner.copy((from, from_offset), (to, to_offset), len);
+        let copied = self.retry_with_handles([&source, &target], call).await;
         match copied {
             Ok(copied) => {
                 let range = to_offset..to_offset.saturating_add(copied);
@@ -216,36 +239,5 @@ impl Core {
             Err(errno) => pending.refused(errno),
         }
         copied
-    }
-
-    /// Returns the result of `call`, which is idempotent, through two inner handles.
-    async fn retry_with_handles<'a>(
-        self: &'a Arc<Core>,
-        one: &Arc<Handle>,
-        other: &Arc<Handle>,
-        call: impl Fn(Fh, Fh) -> RemoteCall<'a, u64> + Send + Sync,
-    ) -> Result<u64> {
-        let mut lost = None;
-        let mut retry: Option<Retry<'_>> = None;
-        loop {
-            if let (Some(first), Some(second)) = (one.usable()?, other.usable()?) {
-                match call(first.fh, second.fh).await {
-                    Err(errno) if is_lost(errno, one, first) || is_lost(errno, other, second) => {
-                        // Reopening shows which of them was lost.
-                        one.note_loss(errno, first.epoch);
-                        other.note_loss(errno, second.epoch);
-                        lost = Some(errno);
-                    }
-                    answer => return answer,
-                }
-            }
-            let retry = retry.get_or_insert_with(|| Retry::new(self));
-            retry.before_attempt(lost.take()).await?;
-            for handle in [one, other] {
-                if self.reopened(retry, handle, &mut lost).await?.is_none() {
-                    break;
-                }
-            }
-        }
     }
 }

@@ -230,8 +230,8 @@ impl Remote for Recovering {
 
     async fn test_lock(&self, fh: Fh, lock: Lock) -> Result<Option<(LockRange, LockKind)>> {
         let handle = self.core.files.handle(fh)?;
-        let test = |fh| self.core.inner.test_lock(fh, lock);
-        self.core.retry_with_handle(&handle, test).await
+        let test = |[fh]: [Fh; 1]| self.core.inner.test_lock(fh, lock);
+        self.core.retry_with_handles([&handle], test).await
     }
 
     async fn lost_lock(&self, fh: Fh) {

@@ -145,7 +145,7 @@ impl Core {
             false => None,
         };
         let finished =
-            self.retry_with_handle(handle, |fh| match handle.mark_closed(fh, reopenable) {
+            self.retry_with_handles([handle], |[fh]| match handle.mark_closed(fh, reopenable) {
                 Ok(true) => self.inner.finish(fh),
                 // Another caller has closed it, and gets the answer.
                 Ok(false) => Box::pin(async { Ok(()) }),

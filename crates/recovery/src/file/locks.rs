@@ -163,7 +163,7 @@ impl Core {
                 }
                 state.converts(owner, kind)
             };
-            let locked = self.retry_with_handle(&handle, |fh| {
+            let locked = self.retry_with_handles([&handle], |[fh]| {
                 epoch.store(file.lock().epoch, Ordering::Relaxed);
                 // If it would wait, there is no reply that shows the end of the old lock.
                 self.inner.lock(fh, lock, wait && !converts)
@@ -215,7 +215,7 @@ impl Core {
             };
         }
         self.wait_for_queue(file).await?;
-        let unlocked = self.retry_with_handle(&handle, |fh| {
+        let unlocked = self.retry_with_handles([&handle], |[fh]| {
             file.lock().remove(owner, range);
             self.inner.unlock(fh, owner, range)
         });

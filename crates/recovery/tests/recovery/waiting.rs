@@ -134,6 +134,24 @@ async fn soft_survives_a_short_break() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn soft_limits_a_repeated_copy() {
+    let limit = Duration::from_secs(20);
+    let stage = Stage::with(RetryPolicy::Soft(limit));
+    let (from, to) = (stage.create("from").await, stage.create("to").await);
+    stage.put(from, 0, "content").await.unwrap();
+    stage.faulty.fail(Call::Copy, 1, Errno::EHOSTDOWN);
+    let gate = stage.faulty.hold(Call::Copy, 2);
+    let began = Instant::now();
+    let copy = stage.recovering.copy((from, 0), (to, 0), 7);
+    let copied = tokio::time::timeout(HOUR, copy).await.expect("it ends at the limit");
+    assert_eq!(copied, Err(Errno::ETIMEDOUT));
+    assert!(began.elapsed() >= limit && began.elapsed() < limit * 2, "{:?}", began.elapsed());
+    // A new call has its own deadline.
+    gate.release();
+    assert_eq!(stage.recovering.copy((from, 0), (to, 0), 7).await, Ok(7));
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_retries_errors_are_immediate_and_files_are_reopened() {
     let stage = Stage::with(RetryPolicy::None);
     let fh = stage.create("f").await;
