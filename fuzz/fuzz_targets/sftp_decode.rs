@@ -2,10 +2,11 @@
 //! decoded to the same.
 #![no_main]
 
+use base::StatVfs;
 use bytes::{Bytes, BytesMut};
 use libfuzzer_sys::fuzz_target;
 use sftp::codec::{
-    decode_init, DirectAddress, FileContent, FileDigest, HEADER_BYTES, Limits, LockFound, MAX_PACKET_BYTES, pack, packet_length, Reply, Request, SeekOffset, StatVfs, unpack, Version, WatchEvents, XattrNames, XattrValue,
+    Body, decode_init, DirectAddress, FileContent, FileDigest, HEADER_BYTES, Limits, LockFound, MAX_PACKET_BYTES, pack, packet_length, Reply, Request, SeekOffset, unpack, Version, WatchEvents, XattrNames, XattrValue,
 };
 
 fn unframed(packet: &[u8]) -> Bytes {

@@ -240,7 +240,7 @@ impl AttrChange {
 pub struct StatVfs {
     /// Preferred size of an I/O in bytes.
     pub block_size: u64,
-    /// Unit of the block counts in bytes, never zero.
+    /// Unit of the block counts in bytes; never zero from a [`Remote`](crate::Remote).
     pub fragment_size: u64,
     /// Size in fragments.
     pub blocks: u64,
@@ -258,8 +258,20 @@ pub struct StatVfs {
     pub fsid: u64,
     /// Longest name in bytes.
     pub name_max: u64,
+    /// [`StatVfs::READ_ONLY`], [`StatVfs::NO_SUID`] and others of `statvfs(3)`.
+    pub flags: u64,
+}
+
+impl StatVfs {
+    /// Mounted read-only.
+    pub const READ_ONLY: u64 = 0x1;
+    /// Mounted without set-user-id.
+    pub const NO_SUID: u64 = 0x2;
+
     /// Whether it is mounted read-only.
-    pub read_only: bool,
+    pub fn is_read_only(&self) -> bool {
+        self.flags & StatVfs::READ_ONLY != 0
+    }
 }
 
 #[cfg(test)]

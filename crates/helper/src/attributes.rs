@@ -2,14 +2,13 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use base::{AttrChange, Timestamp};
+use base::{AttrChange, StatVfs, Timestamp};
 use local::may_have_xattrs;
 use rustix::fs::{
     AtFlags, Stat, Statx, StatxAttributes, StatxFlags, StatxTimestamp, fstatvfs, statat, statx,
 };
 use rustix::io::{Errno, Result};
-use sftp::StatVfs;
-use sftp::codec::{ExactAttrs, ExactTime, FileAttrs, Owner, Times};
+use sftp::codec::{ExactAttrs, FileAttrs, Owner, Times};
 
 use crate::paths::{Device, Numbers, Paths};
 
@@ -102,7 +101,7 @@ fn of_statx(
     let fields = fields & !left_out;
     let has = |field: u32| fields & field != 0;
     let time = |field: u32, time: StatxTimestamp| {
-        has(field).then_some(ExactTime { secs: time.tv_sec, nanos: time.tv_nsec })
+        has(field).then_some(Timestamp { secs: time.tv_sec, nanos: time.tv_nsec })
     };
     let knows_btime = found.stx_mask & StatxFlags::BTIME.bits() != 0;
     let device = rustix::fs::makedev(found.stx_dev_major, found.stx_dev_minor);
@@ -135,9 +134,8 @@ pub(crate) fn change(attrs: &FileAttrs) -> AttrChange {
     let ExactAttrs { atime, mtime, .. } = attrs.exact;
     let has_exact = atime.is_some() || mtime.is_some();
     let times = attrs.times.filter(|_| !has_exact);
-    let time = |exact: Option<ExactTime>, secs: Option<u32>| match exact {
-        Some(exact) => Some(Timestamp { secs: exact.secs, nanos: exact.nanos }),
-        None => secs.map(|secs| Timestamp::from_secs(secs.into())),
+    let time = |exact: Option<Timestamp>, secs: Option<u32>| {
+        exact.or(secs.map(|secs| Timestamp::from_secs(secs.into())))
     };
     // As for chown(2), -1 stays as it is: sshfs sends that.
     let id = |id: Option<u32>| id.filter(|id| *id != u32::MAX);
@@ -155,20 +153,5 @@ pub(crate) fn change(attrs: &FileAttrs) -> AttrChange {
 /// The figures of the file system that contains an open file.
 pub(crate) fn statvfs(file: &OwnedFd) -> Result<StatVfs> {
     let found = fstatvfs(file)?;
-    let flag = |is_set: bool, flag: u64| if is_set { flag } else { 0 };
-    use rustix::fs::StatVfsMountFlags as Flags;
-    Ok(StatVfs {
-        block_size: found.f_bsize,
-        fragment_size: found.f_frsize,
-        blocks: found.f_blocks,
-        blocks_free: found.f_bfree,
-        blocks_available: found.f_bavail,
-        files: found.f_files,
-        files_free: found.f_ffree,
-        files_available: found.f_favail,
-        fsid: found.f_fsid,
-        flags: flag(found.f_flag.contains(Flags::RDONLY), StatVfs::READ_ONLY)
-            | flag(found.f_flag.contains(Flags::NOSUID), StatVfs::NO_SUID),
-        name_max: found.f_namemax,
-    })
+    Ok(local::to_statvfs(&found, found.f_fsid))
 }

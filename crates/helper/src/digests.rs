@@ -117,7 +117,7 @@ impl Server {
         if version(&fstat(&file)?) != key.0 {
             return Err(Errno::BUSY.into());
         }
-        Ok(Reply::Extended(FileDigest { attrs, digest }.encode()))
+        Ok(Reply::extended(&FileDigest { attrs, digest }))
     }
 
     fn compute(

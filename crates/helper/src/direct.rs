@@ -55,7 +55,7 @@ pub(crate) fn listen(
     let listener = listener.map_err(failed)?;
     let (key, at) = (identity.digest().0, listener.address());
     let reply = DirectAddress { key, address: at.ip(), port: at.port() };
-    Ok((listener, Reply::Extended(reply.encode())))
+    Ok((listener, Reply::extended(&reply)))
 }
 
 impl Replies for direct::Writer {

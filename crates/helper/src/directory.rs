@@ -257,7 +257,8 @@ fn civil(days: i64) -> (i64, i64, i64) {
 mod tests {
     use std::sync::Barrier;
 
-    use sftp::codec::{ExactTime, Owner};
+    use base::Timestamp;
+    use sftp::codec::Owner;
 
     use super::*;
 
@@ -290,7 +291,7 @@ mod tests {
             times: None,
             exact: ExactAttrs {
                 links: Some(2),
-                mtime: Some(ExactTime { secs: -1, nanos: 0 }),
+                mtime: Some(Timestamp { secs: -1, nanos: 0 }),
                 ..ExactAttrs::default()
             },
         };

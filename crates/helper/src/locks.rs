@@ -277,7 +277,7 @@ impl Server {
             LockRequest::Test { owner, range, kind } => {
                 let file = self.handles.file(handle)?;
                 let found = locks.held.test(&file.fd, Lock { owner, range, kind })?;
-                return Ok(Some(Reply::Extended(LockFound(found).encode())));
+                return Ok(Some(Reply::extended(&LockFound(found))));
             }
             LockRequest::Cancel { id } => locks.cancel(id),
             LockRequest::Lease { seconds } => {

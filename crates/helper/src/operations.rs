@@ -125,7 +125,7 @@ impl Server {
         let attrs = self.attributes(&file)?;
         is_whole &= version(&rustix::fs::fstat(&file)?) == version(&before);
         let data = is_whole.then(|| Bytes::copy_from_slice(&buffer[..size]));
-        Ok(Some(Reply::Extended(FileContent { attrs, data }.encode())))
+        Ok(Some(Reply::extended(&FileContent { attrs, data })))
     }
 
     pub(crate) fn write(&self, handle: &[u8], offset: u64, data: &[u8]) -> Result<()> {
@@ -296,11 +296,11 @@ impl Server {
 
     pub(crate) fn statvfs(&self, path: &[u8]) -> Result<Reply> {
         let pinned = self.paths.pin(path, true)?;
-        Ok(Reply::Extended(statvfs(&pinned)?.encode()))
+        Ok(Reply::extended(&statvfs(&pinned)?))
     }
 
     pub(crate) fn fstatvfs(&self, handle: &[u8]) -> Result<Reply> {
-        Ok(Reply::Extended(statvfs(&self.handles.file(handle)?.fd)?.encode()))
+        Ok(Reply::extended(&statvfs(&self.handles.file(handle)?.fd)?))
     }
 
     /// The reply to a FSYNC of this file.
@@ -352,7 +352,7 @@ impl Server {
 
     pub(crate) fn getxattr(&self, path: &[u8], name: &[u8], flags: XattrFlags) -> Result<Reply> {
         let pinned = self.pin_for_xattr(path, flags, 0)?;
-        Ok(Reply::Extended(XattrValue(local::get_xattr(&pinned, name)?).encode()))
+        Ok(Reply::extended(&XattrValue(local::get_xattr(&pinned, name)?)))
     }
 
     pub(crate) fn setxattr(
@@ -374,7 +374,7 @@ impl Server {
 
     pub(crate) fn listxattr(&self, path: &[u8], flags: XattrFlags) -> Result<Reply> {
         let pinned = self.pin_for_xattr(path, flags, 0)?;
-        Ok(Reply::Extended(XattrNames(local::list_xattrs(&pinned)?).encode()))
+        Ok(Reply::extended(&XattrNames(local::list_xattrs(&pinned)?)))
     }
 
     pub(crate) fn removexattr(&self, path: &[u8], name: &[u8], flags: XattrFlags) -> Result<()> {
@@ -411,7 +411,7 @@ impl Server {
                 names.push(name);
             }
         }
-        Ok(Reply::Extended(XattrNames(names).encode()))
+        Ok(Reply::extended(&XattrNames(names)))
     }
 
     /// `EINVAL` for any other flags than these and [`XattrFlags::FOLLOW`].
@@ -470,7 +470,7 @@ impl Server {
             Whence(_) => return Err(Errno::INVAL.into()),
         };
         let found = local::seek(&self.handles.file(handle)?.fd, offset, what)?;
-        Ok(Reply::Extended(SeekOffset(found).encode()))
+        Ok(Reply::extended(&SeekOffset(found)))
     }
 
     pub(crate) fn limits(&self) -> Reply {
@@ -480,7 +480,7 @@ impl Server {
             write_bytes: MAX_IO_BYTES.into(),
             open_handles: self.handles.room.max as u64,
         };
-        Reply::Extended(limits.encode())
+        Reply::extended(&limits)
     }
 }
 

@@ -177,7 +177,7 @@ impl Watches {
                         state.ids.remove(&(event.id.0 as i32));
                     }
                     state.answered += 1;
-                    Reply::Extended(WatchEvents { number: state.answered, events }.encode())
+                    Reply::extended(&WatchEvents { number: state.answered, events })
                 }
             };
             let Some(request) = state.next.take() else { continue };
@@ -224,7 +224,7 @@ impl Server {
                 if !is_of_this_machine(&entry)? {
                     return Err(Errno::OPNOTSUPP.into());
                 }
-                Some(Reply::Extended(watches.add(&entry)?.encode()))
+                Some(Reply::extended(&watches.add(&entry)?))
             }
             WatchRequest::Remove { id } => watches.remove(id).map(|()| Some(success()))?,
             WatchRequest::Next => watches.wait(id).map(|()| None)?,

@@ -2,7 +2,7 @@
 
 use base::{Attr, ChangeId, Errno, FileId, FileKind, InodeAttr, StatVfs, Timestamp};
 use sftp::FileAttrs;
-use sftp::codec::{ExactAttrs, ExactTime};
+use sftp::codec::ExactAttrs;
 
 /// Permission bits that may be set.
 pub(crate) const PERM_BITS: u32 = 0o7777;
@@ -23,8 +23,8 @@ pub(crate) fn from_wire(attrs: &FileAttrs) -> Result<Attr, Errno> {
     if i64::try_from(size).is_err() {
         return Err(Errno::EIO);
     }
-    let time = |exact: Option<ExactTime>, seconds: Option<u32>| match (exact, seconds) {
-        (Some(exact), _) => exact_time(exact),
+    let time = |exact: Option<Timestamp>, seconds: Option<u32>| match (exact, seconds) {
+        (Some(exact), _) => bounded(exact),
         (None, Some(seconds)) => Timestamp::from_secs(i64::from(seconds)),
         (None, None) => Timestamp::default(),
     };
@@ -40,20 +40,20 @@ pub(crate) fn from_wire(attrs: &FileAttrs) -> Result<Attr, Errno> {
     })
 }
 
-fn exact_time(time: ExactTime) -> Timestamp {
+fn bounded(time: Timestamp) -> Timestamp {
     Timestamp { secs: time.secs.clamp(-MAX_SECS, MAX_SECS), nanos: time.nanos }
 }
 
 /// `None` unless the server sends all fields that each file system has.
 fn inode(exact: &ExactAttrs) -> Option<InodeAttr> {
-    let btime = exact.btime.map(exact_time);
+    let btime = exact.btime.map(bounded);
     let id = exact.inode.map(|(device, number)| FileId { device, number, btime });
     // A ctime without a number is not one to rely on.
     let number = id.map(|id| id.number).or(exact.number);
     let change = number.zip(exact.ctime);
     Some(InodeAttr {
         id,
-        change: change.map(|(inode, ctime)| ChangeId { inode, ctime: exact_time(ctime) }),
+        change: change.map(|(inode, ctime)| ChangeId { inode, ctime: bounded(ctime) }),
         links: exact.links?,
         blocks: exact.blocks?,
         rdev: exact.rdev?,
@@ -67,21 +67,14 @@ pub(crate) fn seconds(time: Timestamp) -> u32 {
     time.secs.clamp(0, i64::from(u32::MAX)) as u32
 }
 
-/// Converts STATVFS; values that callers divide by are never zero.
-pub(crate) fn statvfs(wire: &sftp::StatVfs) -> StatVfs {
+/// The reply to STATVFS with no zero in the values that callers divide by.
+pub(crate) fn statvfs(sent: StatVfs) -> StatVfs {
     let first_nonzero = |values: [u64; 3]| values.into_iter().find(|value| *value > 0).unwrap_or(1);
     StatVfs {
-        block_size: first_nonzero([wire.block_size, wire.fragment_size, 4096]),
-        fragment_size: first_nonzero([wire.fragment_size, wire.block_size, 4096]),
-        blocks: wire.blocks,
-        blocks_free: wire.blocks_free,
-        blocks_available: wire.blocks_available,
-        files: wire.files,
-        files_free: wire.files_free,
-        files_available: wire.files_available,
-        fsid: wire.fsid,
-        name_max: first_nonzero([wire.name_max, 255, 255]),
-        read_only: wire.flags & sftp::StatVfs::READ_ONLY != 0,
+        block_size: first_nonzero([sent.block_size, sent.fragment_size, 4096]),
+        fragment_size: first_nonzero([sent.fragment_size, sent.block_size, 4096]),
+        name_max: first_nonzero([sent.name_max, 255, 255]),
+        ..sent
     }
 }
 
@@ -108,7 +101,7 @@ mod tests {
     /// An earlier server sends the ctime of every file system.
     #[test]
     fn a_ctime_without_a_number_is_not_used() {
-        let time = ExactTime { secs: 5, nanos: 6 };
+        let time = Timestamp { secs: 5, nanos: 6 };
         let (number, ctime) = (Some(7), Some(time));
         let exact = ExactAttrs {
             links: Some(2),
@@ -136,7 +129,7 @@ mod tests {
 
     #[test]
     fn divisors_are_never_zero() {
-        let statvfs = statvfs(&sftp::StatVfs::default());
+        let statvfs = statvfs(StatVfs::default());
         assert!(statvfs.block_size > 0 && statvfs.fragment_size > 0 && statvfs.name_max > 0);
     }
 }

@@ -29,7 +29,7 @@ const PLACEHOLDER_STATVFS: StatVfs = StatVfs {
     files_available: 1_000_000_000,
     fsid: 0,
     name_max: 255,
-    read_only: false,
+    flags: 0,
 };
 
 impl Host {
@@ -207,7 +207,7 @@ impl Host {
         let session = self.metadata().await?;
         let full = session.path(path)?;
         let statvfs = if session.offers(Extension::Statvfs) {
-            session.client.statvfs(&full).await.map(|statvfs| attr::statvfs(&statvfs))
+            session.client.statvfs(&full).await.map(attr::statvfs)
         } else {
             // Only if the path exists.
             session.client.stat(&full).await.map(|_| PLACEHOLDER_STATVFS)

@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use base::{AttrChange, Errno, FileKind, RemotePath};
-use sftp::{Error, FileAttrs, OpenFlags, RemoteHandle, StatVfs, StatusCode};
+use base::{AttrChange, Errno, FileKind, RemotePath, StatVfs};
+use sftp::{Error, FileAttrs, OpenFlags, RemoteHandle, StatusCode};
 
 use crate::handles::OpenHandle;
 use crate::session::Session;
@@ -196,7 +196,7 @@ impl Probe<'_> {
                     AtPath::Something(Some(FileKind::Symlink)) => Errno::ELOOP,
                     AtPath::Something(Some(FileKind::Regular) | None) | AtPath::Unknown => {
                         match self.statvfs(path).await {
-                            Some(statvfs) if is_read_only(&statvfs) => Errno::EROFS,
+                            Some(statvfs) if statvfs.is_read_only() => Errno::EROFS,
                             _ => self.unless_lost(Errno::EPERM),
                         }
                     }
@@ -266,7 +266,7 @@ impl Probe<'_> {
 
     async fn read_only_or(self, errno: Errno, path: &RemotePath) -> Errno {
         match self.statvfs_of_parent(path).await {
-            Some(statvfs) if is_read_only(&statvfs) => Errno::EROFS,
+            Some(statvfs) if statvfs.is_read_only() => Errno::EROFS,
             _ => self.unless_lost(errno),
         }
     }
@@ -420,7 +420,7 @@ impl Probe<'_> {
     ) -> Errno {
         match error.bare_status() {
             Some(StatusCode::FAILURE) => match (self.statvfs(path).await, change.size) {
-                (Some(statvfs), _) if is_read_only(&statvfs) => Errno::EROFS,
+                (Some(statvfs), _) if statvfs.is_read_only() => Errno::EROFS,
                 (_, Some(size)) if self.is_too_large(size, path).await => Errno::EFBIG,
                 (Some(statvfs), Some(_)) => {
                     let found = no_room(&statvfs, Need::Bytes(0));
@@ -548,10 +548,6 @@ fn is_denied(error: &Error) -> bool {
     error.bare_status() == Some(StatusCode::PERMISSION_DENIED)
 }
 
-fn is_read_only(statvfs: &StatVfs) -> bool {
-    statvfs.flags & StatVfs::READ_ONLY != 0
-}
-
 /// `EROFS`, or `ENOSPC` if the resource that the request needed has run out. A file system that
 /// does not count inodes reports a total of zero.
 fn no_room(statvfs: &StatVfs, need: Need) -> Option<Errno> {
@@ -563,7 +559,7 @@ fn no_room(statvfs: &StatVfs, need: Need) -> Option<Errno> {
     let unit = unit.into_iter().find(|bytes| *bytes > 0).unwrap_or(1);
     let available_bytes = statvfs.blocks_available.saturating_mul(unit);
     let no_inodes = inode && statvfs.files > 0 && statvfs.files_available == 0;
-    if is_read_only(statvfs) {
+    if statvfs.is_read_only() {
         Some(Errno::EROFS)
     } else if available_bytes < bytes.saturating_add(SLACK_BYTES) || no_inodes {
         Some(Errno::ENOSPC)

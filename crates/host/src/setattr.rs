@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use base::{Attr, AttrChange, Errno, Fh, FileKind, RemotePath, Result, Timestamp};
-use sftp::codec::{ExactAttrs, ExactTime, Owner, Times};
+use base::{Attr, AttrChange, Errno, Fh, FileKind, RemotePath, Result};
+use sftp::codec::{ExactAttrs, Owner, Times};
 use sftp::{Extension, FileAttrs};
 
 use crate::handles::OpenHandle;
@@ -156,13 +156,10 @@ fn to_wire(change: &AttrChange, present: Option<&Attr>, exact: bool) -> FileAttr
         uid: change.uid.or(present.map(|attr| attr.uid)).unwrap_or(u32::MAX),
         gid: change.gid.or(present.map(|attr| attr.gid)).unwrap_or(u32::MAX),
     });
-    let exact_time = |time: Option<Timestamp>| {
-        time.filter(|_| exact).map(|time| ExactTime { secs: time.secs, nanos: time.nanos })
-    };
     let exact_attrs = ExactAttrs {
         touch: exact && change.touch,
-        atime: exact_time(change.atime),
-        mtime: exact_time(change.mtime),
+        atime: change.atime.filter(|_| exact),
+        mtime: change.mtime.filter(|_| exact),
         ..ExactAttrs::default()
     };
     let has_times = change.atime.is_some() || change.mtime.is_some();

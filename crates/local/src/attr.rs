@@ -1,7 +1,7 @@
 //! Conversions: attributes from `stat(2)` and `statvfs(2)`, errors from rustix.
 
 use base::{Attr, Errno, FileKind, Result, StatVfs, Timestamp};
-use rustix::fs::{Stat, StatVfsMountFlags};
+use rustix::fs::Stat;
 
 /// The errno of the system call, unchanged.
 pub fn errno(error: rustix::io::Errno) -> Errno {
@@ -44,9 +44,8 @@ pub(crate) fn open_error(kind: FileKind) -> Option<Errno> {
     }
 }
 
-/// The identifier is the device number. That of `statvfs(2)` is not unique: an overlay may have that
-/// of its upper layer, a copy of a file system has that of the original, and NFS and FUSE have none.
-pub(crate) fn to_statvfs(found: &rustix::fs::StatVfs, device: u64) -> StatVfs {
+/// `fsid` becomes the identifier.
+pub fn to_statvfs(found: &rustix::fs::StatVfs, fsid: u64) -> StatVfs {
     StatVfs {
         block_size: found.f_bsize,
         fragment_size: found.f_frsize.max(1),
@@ -56,8 +55,8 @@ pub(crate) fn to_statvfs(found: &rustix::fs::StatVfs, device: u64) -> StatVfs {
         files: found.f_files,
         files_free: found.f_ffree,
         files_available: found.f_favail,
-        fsid: device,
+        fsid,
         name_max: found.f_namemax,
-        read_only: found.f_flag.contains(StatVfsMountFlags::RDONLY),
+        flags: found.f_flag.bits() & (StatVfs::READ_ONLY | StatVfs::NO_SUID),
     }
 }

@@ -36,7 +36,7 @@ mod root;
 mod setattr;
 mod xattr;
 
-pub use attr::{attr, errno};
+pub use attr::{attr, errno, to_statvfs};
 pub use error::Error;
 pub use file::close;
 pub use holes::{fallocate, seek};

@@ -103,6 +103,8 @@ pub(crate) fn rename(
     rustix::fs::renameat_with(&from.dir, from.name(), &to.dir, to.name(), flags).map_err(errno)
 }
 
+/// The identifier is the device number. That of `statvfs(2)` is not unique: an overlay may have that
+/// of its upper layer, a copy of a file system has that of the original, and NFS and FUSE have none.
 #[allow(clippy::unnecessary_cast, reason = "on some machines it is 32 bits wide")]
 pub(crate) fn statvfs(root: &Root, path: &RemotePath) -> Result<StatVfs> {
     let fd = root.open_path(path)?;

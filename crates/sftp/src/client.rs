@@ -176,11 +176,11 @@ impl Packet {
         Packet::encoded(request.kind(), head, Bytes::new())
     }
 
-    /// A WRITE request, with `body` for its content.
-    fn with_body(request: &Request<'_>, body: Bytes) -> Packet {
+    /// A WRITE request with the content `body`.
+    fn write(handle: &RemoteHandle, offset: u64, body: Bytes) -> Packet {
         let mut head = BytesMut::with_capacity(HEAD_BYTES);
-        request.encode_head(0, body.len(), &mut head);
-        Packet::encoded(request.kind(), head, body)
+        Request::encode_write_head(0, handle.as_bytes(), offset, body.len(), &mut head);
+        Packet::encoded(Kind::WRITE, head, body)
     }
 
     fn encoded(kind: Kind, head: BytesMut, body: Bytes) -> Packet {

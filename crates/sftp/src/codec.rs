@@ -20,15 +20,15 @@ mod status;
 mod watch;
 mod wire;
 
-pub use attrs::{ExactAttrs, ExactTime, FileAttrs, Owner, Times};
+pub use attrs::{ExactAttrs, FileAttrs, Owner, Times};
 pub use direct::{DirectAddress, DirectRequest, KEY_DIGEST_BYTES};
 pub use extension::{
     DigestAlgorithm, Extension, Extensions, FileContent, FileDigest, Limits, MAX_XATTR_BYTES,
-    Product, SeekOffset, StatVfs, UsersGroups, Version, XattrNames, XattrValue,
+    Product, SeekOffset, UsersGroups, Version, XattrNames, XattrValue,
 };
 pub use lock::{LockFound, LockRequest};
 pub use packed::{MIN_PACKED_BYTES, pack, unpack};
-pub use reply::{NameEntry, RemoteHandle, Reply};
+pub use reply::{Body, NameEntry, RemoteHandle, Reply};
 pub use request::{
     FallocateMode, KINDS, Kind, OpenFlags, RenameFlags, Request, Whence, XattrFlags, decode_init,
     encode_init,

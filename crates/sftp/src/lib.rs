@@ -11,7 +11,7 @@ pub mod error;
 
 pub use client::{Activity, Call, Client, Counters, Options, Server};
 pub use codec::{
-    Extension, Extensions, FileAttrs, Limits, NameEntry, OpenFlags, Product, RemoteHandle, StatVfs,
+    Extension, Extensions, FileAttrs, Limits, NameEntry, OpenFlags, Product, RemoteHandle,
     StatusCode, UsersGroups,
 };
 pub use error::{Error, Result};

@@ -1,17 +1,17 @@
 //! Decoding an encoded message returns the message; decoding any bytes never panics.
 
-use base::{LockFamily, LockKind, LockOwner, LockRange};
+use base::{LockFamily, LockKind, LockOwner, LockRange, StatVfs, Timestamp};
 use bytes::{Bytes, BytesMut};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use sftp::Product;
 use sftp::codec::{
-    DigestAlgorithm, DirectAddress, DirectRequest, ExactAttrs, ExactTime, Extension, FallocateMode,
+    Body, DigestAlgorithm, DirectAddress, DirectRequest, ExactAttrs, Extension, FallocateMode,
     FileAttrs, FileContent, FileDigest, HEADER_BYTES, Kind, Limits, LockFound, LockRequest,
     MAX_PACKET_BYTES, MAX_XATTR_BYTES, MIN_PACKED_BYTES, Malformed, NameEntry, OpenFlags, Owner,
-    RemoteHandle, RenameFlags, Reply, Request, SeekOffset, StatVfs, StatusCode, Times, UsersGroups,
-    Version, WatchEvent, WatchEvents, WatchId, WatchRequest, Whence, XattrFlags, XattrNames,
-    XattrValue, decode_init, encode_init, pack, packet_length, unpack,
+    RemoteHandle, RenameFlags, Reply, Request, SeekOffset, StatusCode, Times, UsersGroups, Version,
+    WatchEvent, WatchEvents, WatchId, WatchRequest, Whence, XattrFlags, XattrNames, XattrValue,
+    decode_init, encode_init, pack, packet_length, unpack,
 };
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -22,7 +22,7 @@ fn attrs() -> impl Strategy<Value = FileAttrs> {
     let owner = any::<(u32, u32)>().prop_map(|(uid, gid)| Owner { uid, gid });
     let times = any::<(u32, u32)>().prop_map(|(atime, mtime)| Times { atime, mtime });
     let time = (any::<i64>(), 0_u32..1_000_000_000);
-    let time = time.prop_map(|(secs, nanos)| ExactTime { secs, nanos });
+    let time = time.prop_map(|(secs, nanos)| Timestamp { secs, nanos });
     let time = prop::option::of(time);
     let times_of_inode = (time.clone(), time.clone(), time.clone(), time);
     type Pair<T> = Option<(T, T)>;
@@ -203,9 +203,9 @@ proptest! {
             let packet = unframed(&out);
             prop_assert_eq!(Request::decode(&packet), Ok((id, request.clone())));
             // The request with its content sent separately.
-            if let Request::Write { data, .. } = request {
+            if let Request::Write { handle, offset, data } = request {
                 let mut head = BytesMut::new();
-                request.encode_head(id, data.len(), &mut head);
+                Request::encode_write_head(id, handle, offset, data.len(), &mut head);
                 head.extend_from_slice(data);
                 prop_assert_eq!(&head, &out);
             }
@@ -406,7 +406,7 @@ proptest! {
         let mut whole = BytesMut::new();
         write.encode(0, &mut whole);
         let mut head = BytesMut::new();
-        write.encode_head(0, data.len(), &mut head);
+        Request::encode_write_head(0, b"h", 7, data.len(), &mut head);
         let packed = pack(&head, &data);
         prop_assert_eq!(&packed, &pack(&whole, &[]), "in one part or two");
         prop_assert!(packed.is_some() || len < MIN_PACKED_BYTES || len < 2 * piece.len());
@@ -564,7 +564,7 @@ fn recorded(name: &str, bytes: &[u8]) -> String {
 
 /// The messages, encoded now. Each is decoded to itself, as the tests above check.
 fn encoded_now() -> String {
-    let time = |secs| Some(ExactTime { secs, nanos: 999_999_999 });
+    let time = |secs| Some(Timestamp { secs, nanos: 999_999_999 });
     let exact = ExactAttrs {
         touch: false,
         atime: time(-1),

@@ -392,7 +392,7 @@ impl Tree {
             files_available: files_free,
             fsid: 1,
             name_max: NAME_MAX as u64,
-            read_only: false,
+            flags: 0,
         }
     }
 

@@ -230,7 +230,7 @@ async fn most_free(
         };
         let space = branch.call(branch.remote.statvfs(&at)).await?;
         let free = space.blocks_available.saturating_mul(space.fragment_size);
-        Result::Ok(if space.read_only { 0 } else { free })
+        Result::Ok(if space.is_read_only() { 0 } else { free })
     });
     let calls = FanOut::of(calls);
     let is_needed =

@@ -85,7 +85,9 @@ fn sum(spaces: &[BranchSpace<'_>]) -> Option<StatVfs> {
     let distinct: Vec<&StatVfs> = distinct.map(|one| &one.space).collect();
     let unit = distinct.iter().map(|space| space.fragment_size.max(1)).min()?;
     let mut sum = StatVfs { fragment_size: unit, name_max: u64::MAX, ..StatVfs::default() };
-    sum.read_only = spaces.iter().all(|one| one.space.read_only || !one.branch.writable());
+    if spaces.iter().all(|one| one.space.is_read_only() || !one.branch.writable()) {
+        sum.flags = StatVfs::READ_ONLY;
+    }
     for space in distinct {
         // Rounded down, by less than one unit of the smallest.
         let scaled = |fragments: u64| {
@@ -134,7 +136,7 @@ mod tests {
             files_available: 5,
             fsid,
             name_max: 255,
-            read_only: false,
+            flags: 0,
         }
     }
 
@@ -176,7 +178,7 @@ mod tests {
         assert_eq!((all.fragment_size, all.block_size, all.name_max), (512, 4_096, 143));
         assert_eq!((all.blocks, all.blocks_free, all.blocks_available), (9_000, 4_500, 2_250));
         assert_eq!((all.files, all.files_free), (20, 10));
-        assert!(!all.read_only && sum(&spaces[1..]).unwrap().read_only);
+        assert!(!all.is_read_only() && sum(&spaces[1..]).unwrap().is_read_only());
         assert!(sum(&[]).is_none());
         let huge = space(3, 1 << 20, u64::MAX);
         assert_eq!(blocks(&[(&one, small), (&other, huge)]), u64::MAX);

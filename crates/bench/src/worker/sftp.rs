@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 
 use bytes::{Buf, Bytes, BytesMut};
 use sftp::codec::{
-    self, Extension, FileAttrs, HEADER_BYTES, Limits, MAX_PACKET_BYTES, OpenFlags, Reply, Request,
-    StatusCode, Version,
+    self, Body, Extension, FileAttrs, HEADER_BYTES, Limits, MAX_PACKET_BYTES, OpenFlags, Reply,
+    Request, StatusCode, Version,
 };
 
 use crate::failure::{Failure, Result};

@@ -182,7 +182,7 @@ impl Remote for Cached {
             // df(1) shows a file system without figures.
             let (block_size, fragment_size, name_max) = (4096, 4096, 255);
             let known = StatVfs { block_size, fragment_size, name_max, ..StatVfs::default() };
-            return Ok(StatVfs { read_only: true, ..known });
+            return Ok(StatVfs { flags: StatVfs::READ_ONLY, ..known });
         }
         self.core.inner.statvfs(path).await
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use base::{Attr, DigestEffort, DigestKind, Remote, RemotePath, Timestamp};
 use helper::Options;
 use host::{Config, Host};
-use sftp::codec::{DigestAlgorithm, FileDigest, Reply, Request};
+use sftp::codec::{Body, DigestAlgorithm, FileDigest, Reply, Request};
 
 use super::peer::{Client, Servers};
 

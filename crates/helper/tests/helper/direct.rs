@@ -15,7 +15,7 @@ use host::{
     Config, ConnectError, Connection, Connector, Direct, DirectUse, Host, Role, SessionState,
 };
 use sandbox::link::{Link, LinkOptions};
-use sftp::codec::{DirectAddress, DirectRequest, Reply, Request};
+use sftp::codec::{Body, DirectAddress, DirectRequest, Reply, Request};
 use testkit::conformance::Fixture;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::watch;

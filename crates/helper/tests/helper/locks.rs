@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use base::{LockFamily, LockKind, LockOwner, LockRange};
 use helper::{Error, Options};
 use rustix::fs::{FlockOperation, flock};
-use sftp::codec::{FileAttrs, LockFound, LockRequest, OpenFlags, Reply, Request};
+use sftp::codec::{Body, FileAttrs, LockFound, LockRequest, OpenFlags, Reply, Request};
 
 use super::peer::Client;
 

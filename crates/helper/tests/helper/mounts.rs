@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use base::{LockFamily, LockKind, LockOwner, LockRange};
+use base::{LockFamily, LockKind, LockOwner, LockRange, Timestamp};
 use helper::Options;
 use rustix::fs::{FlockOperation, flock};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use sftp::codec::{ExactAttrs, ExactTime, FileAttrs, LockRequest, OpenFlags, Reply, Request};
+use sftp::codec::{ExactAttrs, FileAttrs, LockRequest, OpenFlags, Reply, Request};
 
 use super::peer::Client;
 
@@ -389,14 +389,14 @@ fn a_close_and_an_unlock_are_not_refused_however_many_requests_hang() {
 }
 
 /// What identifies an entry, from the reply to a request for its attributes.
-type Identity = (Option<(u64, u64)>, Option<ExactTime>);
+type Identity = (Option<(u64, u64)>, Option<Timestamp>);
 
 fn identity(reply: &Reply) -> Identity {
     (exact(reply).inode, exact(reply).btime)
 }
 
 /// What identifies its last change, where its number does not last.
-fn change(reply: &Reply) -> (u64, ExactTime) {
+fn change(reply: &Reply) -> (u64, Timestamp) {
     (exact(reply).number.unwrap(), exact(reply).ctime.unwrap())
 }
 

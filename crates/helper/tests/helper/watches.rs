@@ -5,7 +5,9 @@ use std::path::Path;
 
 use helper::Options;
 use rustix::fs::inotify::ReadFlags;
-use sftp::codec::{FileAttrs, Reply, Request, WatchEvent, WatchEvents, WatchId, WatchRequest};
+use sftp::codec::{
+    Body, FileAttrs, Reply, Request, WatchEvent, WatchEvents, WatchId, WatchRequest,
+};
 
 use super::peer::Client;
 

@@ -175,8 +175,8 @@ async fn errnos_by_file_system() {
     let fh = real.open("full/f", Access::Write).await;
     let written = real.host.write(fh, 65536, Bytes::from_static(b"x")).await;
     assert_eq!(written, Err(Errno::ENOSPC));
-    assert!(real.host.statvfs(&path("ro")).await.unwrap().read_only);
-    assert!(!real.host.statvfs(&path("full")).await.unwrap().read_only);
+    assert!(real.host.statvfs(&path("ro")).await.unwrap().is_read_only());
+    assert!(!real.host.statvfs(&path("full")).await.unwrap().is_read_only());
 }
 
 /// Writes requests of `len` bytes until one fails; returns the error.

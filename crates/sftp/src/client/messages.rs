@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use base::{LockKind, LockOwner, LockRange};
+use base::{LockKind, LockOwner, LockRange, StatVfs};
 use bytes::Bytes;
 
 use super::call::Call;
 use super::pending::Expect;
 use super::{Client, Packet};
 use crate::codec::{
-    DigestAlgorithm, DirectAddress, DirectRequest, Extension, FallocateMode, FileAttrs,
-    FileContent, FileDigest, Limits, LockFound, LockRequest, NameEntry, OpenFlags, RemoteHandle,
-    RenameFlags, Reply, Request, SeekOffset, StatVfs, StatusCode, WatchEvents, WatchId,
-    WatchRequest, Whence, XattrFlags, XattrNames, XattrValue,
+    Body, DigestAlgorithm, DirectAddress, DirectRequest, FallocateMode, FileAttrs, FileContent,
+    FileDigest, Limits, LockFound, LockRequest, NameEntry, OpenFlags, RemoteHandle, RenameFlags,
+    Reply, Request, SeekOffset, StatusCode, WatchEvents, WatchId, WatchRequest, Whence, XattrFlags,
+    XattrNames, XattrValue,
 };
 use crate::error::{Error, Result};
 
@@ -81,26 +81,27 @@ fn path(reply: Reply) -> Result<Bytes> {
     }
 }
 
-fn extended(reply: Reply) -> Result<Bytes> {
+fn body<T: Body>(reply: Reply) -> Result<T> {
     match reply {
-        Reply::Extended(body) => Ok(body),
+        Reply::Extended(body) => Ok(T::decode(&body)?),
         other => failed(other),
     }
 }
 
-fn statvfs_reply(reply: Reply) -> Result<StatVfs> {
-    Ok(StatVfs::decode(&extended(reply)?)?)
-}
-
 impl Client {
+    /// Fails if the request belongs to an extension that the server does not offer.
     fn call<T>(
         &self,
         request: &Request<'_>,
         expect: Expect,
         finish: fn(Reply) -> Result<T>,
     ) -> Call<T> {
-        let packet = Packet::new(request);
-        self.call_packet(packet, expect, finish)
+        match request.extension() {
+            Some(extension) if !self.server.extensions.has(extension) => {
+                Call::known(&self.shared, Err(Error::Unsupported(extension.name())))
+            }
+            _ => self.call_packet(Packet::new(request), expect, finish),
+        }
     }
 
     fn call_packet<T>(
@@ -118,19 +119,6 @@ impl Client {
             packet.compress();
         }
         Call::new(&self.shared, packet, expect, finish)
-    }
-
-    fn call_extension<T>(
-        &self,
-        extension: Extension,
-        request: &Request<'_>,
-        expect: Expect,
-        finish: fn(Reply) -> Result<T>,
-    ) -> Call<T> {
-        if !self.server.extensions.has(extension) {
-            return Call::known(&self.shared, Err(Error::Unsupported(extension.name())));
-        }
-        self.call(request, expect, finish)
     }
 
     /// Opens a file. `attrs` are those of a created file.
@@ -172,8 +160,8 @@ impl Client {
             let error = Error::TooMuch("a WRITE longer than the server's longest");
             return Call::known(&self.shared, Err(error));
         }
-        let request = Request::Write { handle: handle.as_bytes(), offset, data: &[] };
-        self.call_packet(Packet::with_body(&request, data), Expect::Status, nothing).through(handle)
+        self.call_packet(Packet::write(handle, offset, data), Expect::Status, nothing)
+            .through(handle)
     }
 
     /// Attributes; of the link itself if `path` is a symbolic link.
@@ -212,8 +200,7 @@ impl Client {
     /// Changes attributes; of the link itself if `path` is a symbolic link
     /// (`lsetstat@openssh.com`).
     pub fn lsetstat(&self, path: &[u8], attrs: FileAttrs) -> Call<()> {
-        let request = Request::Lsetstat { path, attrs };
-        self.call_extension(Extension::Lsetstat, &request, Expect::Status, nothing)
+        self.call(&Request::Lsetstat { path, attrs }, Expect::Status, nothing)
     }
 
     /// Opens a directory for listing.
@@ -255,8 +242,7 @@ impl Client {
 
     /// Renames; replaces `to` (`posix-rename@openssh.com`).
     pub fn posix_rename(&self, from: &[u8], to: &[u8]) -> Call<()> {
-        let request = Request::PosixRename { from, to };
-        self.call_extension(Extension::PosixRename, &request, Expect::Status, nothing)
+        self.call(&Request::PosixRename { from, to }, Expect::Status, nothing)
     }
 
     /// The target of a link.
@@ -271,29 +257,24 @@ impl Client {
 
     /// Creates the hard link `new` to `existing` (`hardlink@openssh.com`).
     pub fn hardlink(&self, existing: &[u8], new: &[u8]) -> Call<()> {
-        let request = Request::Hardlink { existing, new };
-        self.call_extension(Extension::Hardlink, &request, Expect::Status, nothing)
+        self.call(&Request::Hardlink { existing, new }, Expect::Status, nothing)
     }
 
     /// Statistics of the file system that holds `path` (`statvfs@openssh.com`).
     pub fn statvfs(&self, path: &[u8]) -> Call<StatVfs> {
-        let request = Request::Statvfs { path };
-        self.call_extension(Extension::Statvfs, &request, Expect::Extended, statvfs_reply)
+        self.call(&Request::Statvfs { path }, Expect::Extended, body)
     }
 
     /// Statistics of the file system that holds an open file (`fstatvfs@openssh.com`).
     pub fn fstatvfs(&self, handle: &RemoteHandle) -> Call<StatVfs> {
         let request = Request::Fstatvfs { handle: handle.as_bytes() };
-        let call =
-            self.call_extension(Extension::Fstatvfs, &request, Expect::Extended, statvfs_reply);
-        call.through(handle)
+        self.call(&request, Expect::Extended, body).through(handle)
     }
 
     /// Flushes an open file to the server's disk (`fsync@openssh.com`).
     pub fn fsync(&self, handle: &RemoteHandle) -> Call<()> {
         let request = Request::Fsync { handle: handle.as_bytes() };
-        let call = self.call_extension(Extension::Fsync, &request, Expect::SlowStatus, nothing);
-        call.through(handle)
+        self.call(&request, Expect::SlowStatus, nothing).through(handle)
     }
 
     /// Copies within the server (`copy-data`). Until it is complete, OpenSSH's server answers
@@ -310,14 +291,12 @@ impl Client {
         let (from_bytes, to_bytes) = (from.as_bytes(), to.as_bytes());
         let request =
             Request::CopyData { from: from_bytes, from_offset, len, to: to_bytes, to_offset };
-        let call = self.call_extension(Extension::CopyData, &request, Expect::SlowStatus, nothing);
-        call.through(from).through(to)
+        self.call(&request, Expect::SlowStatus, nothing).through(from).through(to)
     }
 
     /// Like [`Client::realpath`], and expands `~` and `~user` (`expand-path@openssh.com`).
     pub fn expand_path(&self, of: &[u8]) -> Call<Bytes> {
-        let request = Request::ExpandPath { path: of };
-        self.call_extension(Extension::ExpandPath, &request, Expect::Name, path)
+        self.call(&Request::ExpandPath { path: of }, Expect::Name, path)
     }
 
     /// Sets a lock on an open file, or removes one (`lock@sshoal`). The server waits for at most
@@ -332,7 +311,7 @@ impl Client {
     ) -> Call<()> {
         let lock = LockRequest::Set { owner, range, kind, wait_ms };
         let request = Request::Lock { handle: handle.as_bytes(), lock };
-        let call = self.call_extension(Extension::Lock, &request, Expect::Status, nothing);
+        let call = self.call(&request, Expect::Status, nothing);
         let call = call.through(handle);
         if kind.is_some() { call.undone_for(handle) } else { call }
     }
@@ -347,110 +326,93 @@ impl Client {
     ) -> Call<Option<(LockRange, LockKind)>> {
         let lock = LockRequest::Test { owner, range, kind };
         let request = Request::Lock { handle: handle.as_bytes(), lock };
-        let finish = |reply| Ok(LockFound::decode(&extended(reply)?)?.0);
-        self.call_extension(Extension::Lock, &request, Expect::Extended, finish).through(handle)
+        let finish = |reply| Ok(body::<LockFound>(reply)?.0);
+        self.call(&request, Expect::Extended, finish).through(handle)
     }
 
     /// From now on the server ends the session if it holds locks and gets no request for `seconds`
     /// (`lock@sshoal`).
     pub fn lock_lease(&self, seconds: u32) -> Call<()> {
         let lock = LockRequest::Lease { seconds };
-        let request = Request::Lock { handle: &[], lock };
-        self.call_extension(Extension::Lock, &request, Expect::Status, nothing)
+        self.call(&Request::Lock { handle: &[], lock }, Expect::Status, nothing)
     }
 
     /// Watches the directory at a path (`watch@sshoal`).
     pub fn watch(&self, path: &[u8]) -> Call<WatchId> {
-        let request = Request::Watch(WatchRequest::Add { path });
-        let finish = |reply| Ok(WatchId::decode(&extended(reply)?)?);
-        self.call_extension(Extension::Watch, &request, Expect::Extended, finish)
+        self.call(&Request::Watch(WatchRequest::Add { path }), Expect::Extended, body)
     }
 
     /// Ends a watch (`watch@sshoal`).
     pub fn end_watch(&self, id: WatchId) -> Call<()> {
-        let request = Request::Watch(WatchRequest::Remove { id });
-        self.call_extension(Extension::Watch, &request, Expect::Status, nothing)
+        self.call(&Request::Watch(WatchRequest::Remove { id }), Expect::Status, nothing)
     }
 
     /// The next events of all watches; waits until there are any (`watch@sshoal`). If the call is
     /// dropped, its events are lost.
     pub fn next_events(&self) -> Call<WatchEvents> {
-        let request = Request::Watch(WatchRequest::Next);
-        let finish = |reply| Ok(WatchEvents::decode(&extended(reply)?)?);
-        self.call_extension(Extension::Watch, &request, Expect::Event, finish)
+        self.call(&Request::Watch(WatchRequest::Next), Expect::Event, body)
     }
 
     /// The server's limits (`limits@openssh.com`).
     pub fn limits(&self) -> Call<Limits> {
-        let finish = |reply| Ok(Limits::decode(&extended(reply)?)?);
-        self.call_extension(Extension::Limits, &Request::Limits, Expect::Extended, finish)
+        self.call(&Request::Limits, Expect::Extended, body)
     }
 
     /// The value of an extended attribute (`getxattr@sshoal`).
     pub fn getxattr(&self, path: &[u8], name: &[u8], flags: XattrFlags) -> Call<Bytes> {
         let request = Request::Getxattr { path, name, flags };
-        let finish = |reply| Ok(XattrValue::decode(&extended(reply)?)?.0);
-        self.call_extension(Extension::Getxattr, &request, Expect::Extended, finish)
+        let finish = |reply| Ok(body::<XattrValue>(reply)?.0);
+        self.call(&request, Expect::Extended, finish)
     }
 
     /// Sets an extended attribute (`setxattr@sshoal`).
     pub fn setxattr(&self, path: &[u8], name: &[u8], value: &[u8], flags: XattrFlags) -> Call<()> {
-        let request = Request::Setxattr { path, name, value, flags };
-        self.call_extension(Extension::Setxattr, &request, Expect::Status, nothing)
+        self.call(&Request::Setxattr { path, name, value, flags }, Expect::Status, nothing)
     }
 
     /// The names of the extended attributes (`listxattr@sshoal`).
     pub fn listxattr(&self, path: &[u8], flags: XattrFlags) -> Call<Vec<Bytes>> {
         let request = Request::Listxattr { path, flags };
-        let finish = |reply| Ok(XattrNames::decode(&extended(reply)?)?.0);
-        self.call_extension(Extension::Listxattr, &request, Expect::Extended, finish)
+        let finish = |reply| Ok(body::<XattrNames>(reply)?.0);
+        self.call(&request, Expect::Extended, finish)
     }
 
     /// Removes an extended attribute (`removexattr@sshoal`).
     pub fn removexattr(&self, path: &[u8], name: &[u8], flags: XattrFlags) -> Call<()> {
-        let request = Request::Removexattr { path, name, flags };
-        self.call_extension(Extension::Removexattr, &request, Expect::Status, nothing)
+        self.call(&Request::Removexattr { path, name, flags }, Expect::Status, nothing)
     }
 
     /// The entries of a directory that have extended attributes (`dirxattrs@sshoal`).
     pub fn dirxattrs(&self, path: &[u8]) -> Call<Vec<Bytes>> {
         let request = Request::Dirxattrs { path };
-        let finish = |reply| Ok(XattrNames::decode(&extended(reply)?)?.0);
-        self.call_extension(Extension::Dirxattrs, &request, Expect::Extended, finish)
+        let finish = |reply| Ok(body::<XattrNames>(reply)?.0);
+        self.call(&request, Expect::Extended, finish)
     }
 
     /// The digest of a regular file (`digest@sshoal`). `EINPROGRESS` while the server computes it;
     /// then the request is repeated.
     pub fn digest(&self, path: &[u8], algorithm: DigestAlgorithm) -> Call<FileDigest> {
-        let request = Request::Digest { path, algorithm };
-        let finish = |reply| Ok(FileDigest::decode(&extended(reply)?)?);
-        self.call_extension(Extension::Digest, &request, Expect::Extended, finish)
+        self.call(&Request::Digest { path, algorithm }, Expect::Extended, body)
     }
 
     /// Attributes and content of a regular file of at most `max_bytes` (`read-file@sshoal`).
     pub fn read_file(&self, path: &[u8], max_bytes: u32, follow: bool) -> Call<FileContent> {
-        let request = Request::ReadFile { path, max_bytes, follow };
-        let finish = |reply| Ok(FileContent::decode(&extended(reply)?)?);
-        self.call_extension(Extension::ReadFile, &request, Expect::Extended, finish)
+        self.call(&Request::ReadFile { path, max_bytes, follow }, Expect::Extended, body)
     }
 
     /// Has the server listen for connections beside this one (`direct@sshoal`).
     pub fn direct(&self, request: DirectRequest) -> Call<DirectAddress> {
-        let finish = |reply| Ok(DirectAddress::decode(&extended(reply)?)?);
-        let request = Request::Direct(request);
-        self.call_extension(Extension::Direct, &request, Expect::Extended, finish)
+        self.call(&Request::Direct(request), Expect::Extended, body)
     }
 
     /// Creates a FIFO, a socket or a device of this type and these permissions (`mknod@sshoal`).
     pub fn mknod(&self, path: &[u8], mode: u32, major: u32, minor: u32) -> Call<()> {
-        let request = Request::Mknod { path, mode, major, minor };
-        self.call_extension(Extension::Mknod, &request, Expect::Status, nothing)
+        self.call(&Request::Mknod { path, mode, major, minor }, Expect::Status, nothing)
     }
 
     /// Renames as the flags say (`renameat2@sshoal`).
     pub fn renameat2(&self, from: &[u8], to: &[u8], flags: RenameFlags) -> Call<()> {
-        let request = Request::Renameat2 { from, to, flags };
-        self.call_extension(Extension::Renameat2, &request, Expect::Status, nothing)
+        self.call(&Request::Renameat2 { from, to, flags }, Expect::Status, nothing)
     }
 
     /// Reserves or frees a range of an open file (`fallocate@sshoal`).
@@ -462,16 +424,14 @@ impl Client {
         len: u64,
     ) -> Call<()> {
         let request = Request::Fallocate { handle: handle.as_bytes(), mode, offset, len };
-        let call = self.call_extension(Extension::Fallocate, &request, Expect::SlowStatus, nothing);
-        call.through(handle)
+        self.call(&request, Expect::SlowStatus, nothing).through(handle)
     }
 
     /// The next data or hole of an open file (`lseek@sshoal`).
     pub fn lseek(&self, handle: &RemoteHandle, offset: u64, whence: Whence) -> Call<u64> {
         let request = Request::Lseek { handle: handle.as_bytes(), offset, whence };
-        let finish = |reply| Ok(SeekOffset::decode(&extended(reply)?)?.0);
-        let call = self.call_extension(Extension::Lseek, &request, Expect::Extended, finish);
-        call.through(handle)
+        let finish = |reply| Ok(body::<SeekOffset>(reply)?.0);
+        self.call(&request, Expect::Extended, finish).through(handle)
     }
 }
 

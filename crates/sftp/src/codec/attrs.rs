@@ -1,9 +1,10 @@
 //! File attributes of the protocol, each of them optional.
 
+use base::Timestamp;
 use bytes::{BufMut, BytesMut};
 
 use super::extension::Extension;
-use super::wire::{Fields, Malformed, put_sized, put_string};
+use super::wire::{Field, Fields, Malformed, fields_of, put_sized, put_string};
 
 const SIZE: u32 = 0x1;
 const OWNER: u32 = 0x2;
@@ -29,13 +30,34 @@ pub struct Times {
     pub mtime: u32,
 }
 
-/// A time with nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ExactTime {
-    /// Seconds since 1970.
-    pub secs: i64,
-    /// Below 1,000,000,000.
-    pub nanos: u32,
+fields_of! {
+    Owner { uid, gid }
+    Times { atime, mtime }
+}
+
+/// Encodes and decodes optional fields in this order, each with its bit in a mask.
+macro_rules! optional_fields {
+    ($attrs:ident { $($field:ident: $bit:expr,)* }) => {
+        impl $attrs {
+            /// The bits of the fields that are present.
+            fn present(&self) -> u32 {
+                let bit = |is_present: bool, bit: u32| if is_present { bit } else { 0 };
+                0 $(| bit(self.$field.is_some(), $bit))*
+            }
+
+            fn put_present(&self, out: &mut BytesMut) {
+                $(self.$field.iter().for_each(|value| value.put(out));)*
+            }
+
+            fn get_present(present: u32, fields: &mut Fields<'_>) -> Result<$attrs, Malformed> {
+                let mut attrs = $attrs::default();
+                $(if present & $bit != 0 {
+                    attrs.$field = Some(Field::get(fields)?);
+                })*
+                Ok(attrs)
+            }
+        }
+    };
 }
 
 /// The extended attribute of `attrs@sshoal`: each field is optional.
@@ -44,13 +66,13 @@ pub struct ExactAttrs {
     /// Both times to be set are the present.
     pub touch: bool,
     /// Last access.
-    pub atime: Option<ExactTime>,
+    pub atime: Option<Timestamp>,
     /// Last change of the content.
-    pub mtime: Option<ExactTime>,
+    pub mtime: Option<Timestamp>,
     /// Last change of content or attributes.
-    pub ctime: Option<ExactTime>,
+    pub ctime: Option<Timestamp>,
     /// Creation.
-    pub btime: Option<ExactTime>,
+    pub btime: Option<Timestamp>,
     /// Device and inode number, where they identify the entry.
     pub inode: Option<(u64, u64)>,
     /// The number of names.
@@ -92,82 +114,30 @@ impl ExactAttrs {
     pub const ALL: u32 = 0x3ff;
 
     fn mask(&self) -> u32 {
-        let flag = |is_present: bool, flag: u32| if is_present { flag } else { 0 };
-        flag(self.touch, ExactAttrs::TOUCH)
-            | flag(self.atime.is_some(), ExactAttrs::ATIME)
-            | flag(self.mtime.is_some(), ExactAttrs::MTIME)
-            | flag(self.ctime.is_some(), ExactAttrs::CTIME)
-            | flag(self.btime.is_some(), ExactAttrs::BTIME)
-            | flag(self.inode.is_some(), ExactAttrs::INODE)
-            | flag(self.links.is_some(), ExactAttrs::LINKS)
-            | flag(self.blocks.is_some(), ExactAttrs::BLOCKS)
-            | flag(self.rdev.is_some(), ExactAttrs::RDEV)
-            | flag(self.xattrs.is_some(), ExactAttrs::XATTRS)
-            | flag(self.number.is_some(), ExactAttrs::NUMBER)
-    }
-
-    fn encode(&self, out: &mut BytesMut) {
-        out.put_u32(self.mask());
-        for time in [self.atime, self.mtime, self.ctime, self.btime].into_iter().flatten() {
-            out.put_i64(time.secs);
-            out.put_u32(time.nanos);
-        }
-        if let Some((device, number)) = self.inode {
-            out.put_u64(device);
-            out.put_u64(number);
-        }
-        self.links.into_iter().for_each(|links| out.put_u32(links));
-        self.blocks.into_iter().for_each(|blocks| out.put_u64(blocks));
-        if let Some((major, minor)) = self.rdev {
-            out.put_u32(major);
-            out.put_u32(minor);
-        }
-        self.xattrs.into_iter().for_each(|xattrs| out.put_u8(xattrs.into()));
-        self.number.into_iter().for_each(|number| out.put_u64(number));
+        self.present() | if self.touch { ExactAttrs::TOUCH } else { 0 }
     }
 
     /// Fields of later versions follow those that are known, and are skipped.
     fn decode(data: &[u8]) -> Result<ExactAttrs, Malformed> {
         let mut fields = Fields::new(data);
         let mask = fields.u32()?;
-        let has = |flag: u32| mask & flag != 0;
-        let mut time = |flag: u32| has(flag).then(|| fields.exact_time()).transpose();
-        let mut attrs = ExactAttrs {
-            touch: has(ExactAttrs::TOUCH),
-            atime: time(ExactAttrs::ATIME)?,
-            mtime: time(ExactAttrs::MTIME)?,
-            ctime: time(ExactAttrs::CTIME)?,
-            btime: time(ExactAttrs::BTIME)?,
-            ..ExactAttrs::default()
-        };
-        if has(ExactAttrs::INODE) {
-            attrs.inode = Some((fields.u64()?, fields.u64()?));
-        }
-        if has(ExactAttrs::LINKS) {
-            attrs.links = Some(fields.u32()?);
-        }
-        if has(ExactAttrs::BLOCKS) {
-            attrs.blocks = Some(fields.u64()?);
-        }
-        if has(ExactAttrs::RDEV) {
-            attrs.rdev = Some((fields.u32()?, fields.u32()?));
-        }
-        if has(ExactAttrs::XATTRS) {
-            attrs.xattrs = Some(fields.u8()? != 0);
-        }
-        if has(ExactAttrs::NUMBER) {
-            attrs.number = Some(fields.u64()?);
-        }
-        Ok(attrs)
+        let attrs = ExactAttrs::get_present(mask, &mut fields)?;
+        Ok(ExactAttrs { touch: mask & ExactAttrs::TOUCH != 0, ..attrs })
     }
 }
 
-impl Fields<'_> {
-    fn exact_time(&mut self) -> Result<ExactTime, Malformed> {
-        match (self.u64()? as i64, self.u32()?) {
-            (secs, nanos @ 0..1_000_000_000) => Ok(ExactTime { secs, nanos }),
-            _ => Err(Malformed::BadValue("a time of more than 999,999,999 ns")),
-        }
+optional_fields! {
+    ExactAttrs {
+        atime: ExactAttrs::ATIME,
+        mtime: ExactAttrs::MTIME,
+        ctime: ExactAttrs::CTIME,
+        btime: ExactAttrs::BTIME,
+        inode: ExactAttrs::INODE,
+        links: ExactAttrs::LINKS,
+        blocks: ExactAttrs::BLOCKS,
+        rdev: ExactAttrs::RDEV,
+        xattrs: ExactAttrs::XATTRS,
+        number: ExactAttrs::NUMBER,
     }
 }
 
@@ -193,55 +163,38 @@ impl FileAttrs {
     pub fn with_permissions(permissions: u32) -> FileAttrs {
         FileAttrs { permissions: Some(permissions), ..FileAttrs::default() }
     }
+}
 
-    pub(crate) fn encode(&self, out: &mut BytesMut) {
-        let flag = |present: bool, flag: u32| if present { flag } else { 0 };
-        out.put_u32(
-            flag(self.size.is_some(), SIZE)
-                | flag(self.owner.is_some(), OWNER)
-                | flag(self.permissions.is_some(), PERMISSIONS)
-                | flag(self.times.is_some(), TIMES)
-                | flag(self.exact.mask() != 0, EXTENDED),
-        );
-        if let Some(size) = self.size {
-            out.put_u64(size);
-        }
-        if let Some(owner) = self.owner {
-            out.put_u32(owner.uid);
-            out.put_u32(owner.gid);
-        }
-        if let Some(permissions) = self.permissions {
-            out.put_u32(permissions);
-        }
-        if let Some(times) = self.times {
-            out.put_u32(times.atime);
-            out.put_u32(times.mtime);
-        }
-        if self.exact.mask() != 0 {
+optional_fields! {
+    FileAttrs {
+        size: SIZE,
+        owner: OWNER,
+        permissions: PERMISSIONS,
+        times: TIMES,
+    }
+}
+
+impl Field<'_> for FileAttrs {
+    fn put(&self, out: &mut BytesMut) {
+        let exact = self.exact.mask();
+        out.put_u32(self.present() | if exact != 0 { EXTENDED } else { 0 });
+        self.put_present(out);
+        if exact != 0 {
             out.put_u32(1);
             put_string(out, Extension::Attrs.name().as_bytes());
-            put_sized(out, 0, |out| self.exact.encode(out));
+            put_sized(out, 0, |out| {
+                out.put_u32(exact);
+                self.exact.put_present(out);
+            });
         }
     }
 
-    pub(crate) fn decode(fields: &mut Fields<'_>) -> Result<FileAttrs, Malformed> {
+    fn get(fields: &mut Fields<'_>) -> Result<FileAttrs, Malformed> {
         let flags = fields.u32()?;
         if flags & !(SIZE | OWNER | PERMISSIONS | TIMES | EXTENDED) != 0 {
             return Err(Malformed::BadValue("unknown attribute flags"));
         }
-        let mut attrs = FileAttrs::default();
-        if flags & SIZE != 0 {
-            attrs.size = Some(fields.u64()?);
-        }
-        if flags & OWNER != 0 {
-            attrs.owner = Some(Owner { uid: fields.u32()?, gid: fields.u32()? });
-        }
-        if flags & PERMISSIONS != 0 {
-            attrs.permissions = Some(fields.u32()?);
-        }
-        if flags & TIMES != 0 {
-            attrs.times = Some(Times { atime: fields.u32()?, mtime: fields.u32()? });
-        }
+        let mut attrs = FileAttrs::get_present(flags, fields)?;
         if flags & EXTENDED != 0 {
             // Each takes at least eight bytes of the packet, so a huge count fails early.
             for _ in 0..fields.u32()? {

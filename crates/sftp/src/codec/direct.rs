@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 
-use super::wire::{Fields, Malformed, put_string};
+use super::wire::{Field, Fields, Malformed, fields_of, put_string};
 
 /// Bytes of the digest of a key: SHA-256.
 pub const KEY_DIGEST_BYTES: usize = 32;
@@ -20,21 +20,6 @@ pub struct DirectRequest {
     pub poll_us: u32,
 }
 
-impl DirectRequest {
-    pub(super) fn encode(&self, out: &mut BytesMut) {
-        put_string(out, &self.key);
-        out.put_u32(self.ports.0.into());
-        out.put_u32(self.ports.1.into());
-        out.put_u32(self.poll_us);
-    }
-
-    pub(super) fn decode(fields: &mut Fields<'_>) -> Result<DirectRequest, Malformed> {
-        let key = key(fields)?;
-        let ports = (port(fields)?, port(fields)?);
-        Ok(DirectRequest { key, ports, poll_us: fields.u32()? })
-    }
-}
-
 /// The reply to `direct@sshoal`: where the server listens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectAddress {
@@ -46,42 +31,49 @@ pub struct DirectAddress {
     pub port: u16,
 }
 
-impl DirectAddress {
-    /// Encodes the body of an EXTENDED_REPLY.
-    pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::new();
-        put_string(&mut out, &self.key);
-        match self.address {
-            IpAddr::V4(address) => put_string(&mut out, &address.octets()),
-            IpAddr::V6(address) => put_string(&mut out, &address.octets()),
+fields_of! {
+    DirectRequest { key, ports, poll_us }
+    DirectAddress { key, address, port }
+}
+
+impl Field<'_> for [u8; KEY_DIGEST_BYTES] {
+    fn put(&self, out: &mut BytesMut) {
+        put_string(out, self);
+    }
+
+    fn get(fields: &mut Fields<'_>) -> Result<[u8; KEY_DIGEST_BYTES], Malformed> {
+        let digest = fields.string()?;
+        digest.try_into().map_err(|_| Malformed::BadValue("a digest that is not of 32 bytes"))
+    }
+}
+
+/// A port.
+impl Field<'_> for u16 {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u32((*self).into());
+    }
+
+    fn get(fields: &mut Fields<'_>) -> Result<u16, Malformed> {
+        fields.u32()?.try_into().map_err(|_| Malformed::BadValue("a port above 65535"))
+    }
+}
+
+impl Field<'_> for IpAddr {
+    fn put(&self, out: &mut BytesMut) {
+        match self {
+            IpAddr::V4(address) => put_string(out, &address.octets()),
+            IpAddr::V6(address) => put_string(out, &address.octets()),
         }
-        out.put_u32(self.port.into());
-        out.freeze()
     }
 
-    /// Decodes the body of an EXTENDED_REPLY.
-    pub fn decode(body: &[u8]) -> Result<DirectAddress, Malformed> {
-        let mut fields = Fields::new(body);
-        let key = key(&mut fields)?;
-        let address = fields.string()?;
-        let address = if let Ok(octets) = <[u8; 4]>::try_from(address) {
-            IpAddr::from(octets)
-        } else if let Ok(octets) = <[u8; 16]>::try_from(address) {
-            IpAddr::from(octets)
+    fn get(fields: &mut Fields<'_>) -> Result<IpAddr, Malformed> {
+        let octets = fields.string()?;
+        if let Ok(octets) = <[u8; 4]>::try_from(octets) {
+            Ok(IpAddr::from(octets))
+        } else if let Ok(octets) = <[u8; 16]>::try_from(octets) {
+            Ok(IpAddr::from(octets))
         } else {
-            return Err(Malformed::BadValue("an address that is not of IP"));
-        };
-        let port = port(&mut fields)?;
-        fields.finish()?;
-        Ok(DirectAddress { key, address, port })
+            Err(Malformed::BadValue("an address that is not of IP"))
+        }
     }
-}
-
-fn key(fields: &mut Fields<'_>) -> Result<[u8; KEY_DIGEST_BYTES], Malformed> {
-    let digest = fields.string()?;
-    digest.try_into().map_err(|_| Malformed::BadValue("a digest that is not of 32 bytes"))
-}
-
-fn port(fields: &mut Fields<'_>) -> Result<u16, Malformed> {
-    fields.u32()?.try_into().map_err(|_| Malformed::BadValue("a port above 65535"))
 }

@@ -1,9 +1,11 @@
 //! The extensions of OpenSSH's server and of our own, and the bodies of their replies.
 
+use base::{SmallSet, StatVfs};
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::attrs::FileAttrs;
-use super::wire::{Fields, Malformed, put_sized, put_string};
+use super::reply::Body;
+use super::wire::{Field, Fields, Malformed, fields_of, put_sized, put_string};
 
 const TYPE_VERSION: u8 = 2;
 
@@ -100,17 +102,17 @@ extensions! {
 
 /// A set of [`Extension`]s.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extensions(u64);
+pub struct Extensions(SmallSet);
 
 impl Extensions {
     /// Whether `extension` is in the set.
     pub fn has(self, extension: Extension) -> bool {
-        self.0 & (1 << extension as u8) != 0
+        self.0.contains(extension as usize)
     }
 
     /// Adds `extension`.
     pub fn insert(&mut self, extension: Extension) {
-        self.0 |= 1 << extension as u8;
+        self.0 = self.0.with(extension as usize);
     }
 
     /// The extensions in the set.
@@ -120,7 +122,7 @@ impl Extensions {
 
     /// Removes `extension`.
     pub fn remove(&mut self, extension: Extension) {
-        self.0 &= !(1 << extension as u8);
+        self.0 = self.0.without(extension as usize);
     }
 }
 
@@ -217,81 +219,6 @@ impl Version {
     }
 }
 
-/// The reply to `statvfs@openssh.com`, with the fields of `statvfs(3)`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StatVfs {
-    /// `f_bsize`
-    pub block_size: u64,
-    /// `f_frsize`
-    pub fragment_size: u64,
-    /// `f_blocks`
-    pub blocks: u64,
-    /// `f_bfree`
-    pub blocks_free: u64,
-    /// `f_bavail`
-    pub blocks_available: u64,
-    /// `f_files`
-    pub files: u64,
-    /// `f_ffree`
-    pub files_free: u64,
-    /// `f_favail`
-    pub files_available: u64,
-    /// `f_fsid`
-    pub fsid: u64,
-    /// `f_flag`: [`StatVfs::READ_ONLY`] and [`StatVfs::NO_SUID`]
-    pub flags: u64,
-    /// `f_namemax`
-    pub name_max: u64,
-}
-
-impl StatVfs {
-    /// Mounted read-only.
-    pub const READ_ONLY: u64 = 0x1;
-    /// Mounted without set-user-id.
-    pub const NO_SUID: u64 = 0x2;
-
-    /// Encodes the body of an EXTENDED_REPLY.
-    pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(11 * 8);
-        for value in [
-            self.block_size,
-            self.fragment_size,
-            self.blocks,
-            self.blocks_free,
-            self.blocks_available,
-            self.files,
-            self.files_free,
-            self.files_available,
-            self.fsid,
-            self.flags,
-            self.name_max,
-        ] {
-            out.put_u64(value);
-        }
-        out.freeze()
-    }
-
-    /// Decodes the body of an EXTENDED_REPLY.
-    pub fn decode(body: &[u8]) -> Result<StatVfs, Malformed> {
-        let mut fields = Fields::new(body);
-        let figures = StatVfs {
-            block_size: fields.u64()?,
-            fragment_size: fields.u64()?,
-            blocks: fields.u64()?,
-            blocks_free: fields.u64()?,
-            blocks_available: fields.u64()?,
-            files: fields.u64()?,
-            files_free: fields.u64()?,
-            files_available: fields.u64()?,
-            fsid: fields.u64()?,
-            flags: fields.u64()?,
-            name_max: fields.u64()?,
-        };
-        fields.finish()?;
-        Ok(figures)
-    }
-}
-
 /// The reply to `limits@openssh.com`; zero means that the server announces no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
@@ -305,28 +232,15 @@ pub struct Limits {
     pub open_handles: u64,
 }
 
-impl Limits {
-    /// Encodes the body of an EXTENDED_REPLY.
-    pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(4 * 8);
-        for value in [self.packet_bytes, self.read_bytes, self.write_bytes, self.open_handles] {
-            out.put_u64(value);
-        }
-        out.freeze()
+// `StatVfs` is the reply to `statvfs@openssh.com` and `fstatvfs@openssh.com`.
+fields_of! {
+    StatVfs {
+        block_size, fragment_size, blocks, blocks_free, blocks_available, files, files_free,
+        files_available, fsid, flags, name_max
     }
-
-    /// Decodes the body of an EXTENDED_REPLY.
-    pub fn decode(body: &[u8]) -> Result<Limits, Malformed> {
-        let mut fields = Fields::new(body);
-        let limits = Limits {
-            packet_bytes: fields.u64()?,
-            read_bytes: fields.u64()?,
-            write_bytes: fields.u64()?,
-            open_handles: fields.u64()?,
-        };
-        fields.finish()?;
-        Ok(limits)
-    }
+    Limits { packet_bytes, read_bytes, write_bytes, open_handles }
+    SeekOffset { 0 }
+    DigestAlgorithm { 0 }
 }
 
 /// The reply to `users-groups-by-id@openssh.com`: one name for each requested id, empty for an
@@ -377,21 +291,14 @@ pub struct FileDigest {
     pub digest: Bytes,
 }
 
-impl FileDigest {
-    /// Encodes the body of an EXTENDED_REPLY.
-    pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::new();
-        self.attrs.encode(&mut out);
-        put_string(&mut out, &self.digest);
-        out.freeze()
+impl Field<'_> for FileDigest {
+    fn put(&self, out: &mut BytesMut) {
+        self.attrs.put(out);
+        put_string(out, &self.digest);
     }
 
-    /// Decodes the body of an EXTENDED_REPLY.
-    pub fn decode(body: &[u8]) -> Result<FileDigest, Malformed> {
-        let mut fields = Fields::new(body);
-        let attrs = FileAttrs::decode(&mut fields)?;
-        let digest = fields.string()?;
-        fields.finish()?;
+    fn get(fields: &mut Fields<'_>) -> Result<FileDigest, Malformed> {
+        let (attrs, digest) = (Field::get(fields)?, fields.string()?);
         if digest.len() > MAX_DIGEST_BYTES {
             return Err(Malformed::BadValue("a digest longer than 64 bytes"));
         }
@@ -408,24 +315,22 @@ pub struct FileContent {
     pub data: Option<Bytes>,
 }
 
-impl FileContent {
-    /// Encodes the body of an EXTENDED_REPLY.
-    pub fn encode(&self) -> Bytes {
+/// A decoded content is a part of the body, without a copy.
+impl Body for FileContent {
+    fn encode(&self) -> Bytes {
         let mut out = BytesMut::new();
-        self.attrs.encode(&mut out);
-        out.put_u8(self.data.is_some().into());
+        self.attrs.put(&mut out);
+        self.data.is_some().put(&mut out);
         put_string(&mut out, self.data.as_deref().unwrap_or_default());
         out.freeze()
     }
 
-    /// Decodes the body of an EXTENDED_REPLY. The content is a part of `body`, without a copy.
-    pub fn decode(body: &Bytes) -> Result<FileContent, Malformed> {
+    fn decode(body: &Bytes) -> Result<FileContent, Malformed> {
         let mut fields = Fields::new(body);
-        let attrs = FileAttrs::decode(&mut fields)?;
-        let is_whole = fields.u8()? != 0;
+        let (attrs, is_whole) = Field::get(&mut fields)?;
         let data = body.slice_ref(fields.string()?);
         fields.finish()?;
-        Ok(FileContent { attrs, data: is_whole.then_some(data) })
+        Ok(FileContent { attrs, data: bool::then_some(is_whole, data) })
     }
 }
 
@@ -436,23 +341,19 @@ pub const MAX_XATTR_BYTES: usize = 64 << 10;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XattrValue(pub Bytes);
 
-impl XattrValue {
-    /// Encodes the body of an EXTENDED_REPLY.
-    pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::new();
-        put_string(&mut out, &self.0);
-        out.freeze()
+/// A decoded value is a copy, since values are kept and are mostly short.
+impl Field<'_> for XattrValue {
+    fn put(&self, out: &mut BytesMut) {
+        put_string(out, &self.0);
     }
 
-    /// Decodes the body of an EXTENDED_REPLY. Copied, since values are kept and are mostly short.
-    pub fn decode(body: &[u8]) -> Result<XattrValue, Malformed> {
-        let mut fields = Fields::new(body);
-        let value = fields.string()?;
-        fields.finish()?;
-        if value.len() > MAX_XATTR_BYTES {
-            return Err(Malformed::BadValue("an extended attribute longer than 64 KiB"));
+    fn get(fields: &mut Fields<'_>) -> Result<XattrValue, Malformed> {
+        match fields.string()? {
+            value if value.len() <= MAX_XATTR_BYTES => {
+                Ok(XattrValue(Bytes::copy_from_slice(value)))
+            }
+            _ => Err(Malformed::BadValue("an extended attribute longer than 64 KiB")),
         }
-        Ok(XattrValue(Bytes::copy_from_slice(value)))
     }
 }
 
@@ -460,17 +361,12 @@ impl XattrValue {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XattrNames(pub Vec<Bytes>);
 
-impl XattrNames {
-    /// Encodes the body of an EXTENDED_REPLY.
-    pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::new();
-        self.0.iter().for_each(|name| put_string(&mut out, name));
-        out.freeze()
+impl Field<'_> for XattrNames {
+    fn put(&self, out: &mut BytesMut) {
+        self.0.iter().for_each(|name| put_string(out, name));
     }
 
-    /// Decodes the body of an EXTENDED_REPLY.
-    pub fn decode(body: &[u8]) -> Result<XattrNames, Malformed> {
-        let mut fields = Fields::new(body);
+    fn get(fields: &mut Fields<'_>) -> Result<XattrNames, Malformed> {
         let (mut names, mut len) = (Vec::new(), 0);
         while fields.left() > 0 {
             let name = fields.string()?;
@@ -487,18 +383,3 @@ impl XattrNames {
 /// The reply to `lseek@sshoal`: the offset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeekOffset(pub u64);
-
-impl SeekOffset {
-    /// Encodes the body of an EXTENDED_REPLY.
-    pub fn encode(&self) -> Bytes {
-        Bytes::copy_from_slice(&self.0.to_be_bytes())
-    }
-
-    /// Decodes the body of an EXTENDED_REPLY.
-    pub fn decode(body: &[u8]) -> Result<SeekOffset, Malformed> {
-        let mut fields = Fields::new(body);
-        let offset = fields.u64()?;
-        fields.finish()?;
-        Ok(SeekOffset(offset))
-    }
-}

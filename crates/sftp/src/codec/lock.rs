@@ -1,9 +1,9 @@
 //! The bodies of `lock@sshoal` (`docs/protocol.md`).
 
 use base::{LockFamily, LockKind, LockOwner, LockRange};
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, BytesMut};
 
-use super::wire::{Fields, Malformed};
+use super::wire::{Field, Fields, Malformed};
 
 const SET: u8 = 1;
 const TEST: u8 = 2;
@@ -127,23 +127,16 @@ impl LockRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockFound(pub Option<(LockRange, LockKind)>);
 
-impl LockFound {
-    /// Encodes the body of an EXTENDED_REPLY.
-    pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::with_capacity(1 + 2 * 8);
+impl Field<'_> for LockFound {
+    fn put(&self, out: &mut BytesMut) {
         out.put_u8(kind_number(self.0.map(|(_, kind)| kind)));
         let range = self.0.map_or(LockRange::WHOLE, |(range, _)| range);
-        out.put_u64(range.start());
-        out.put_u64(range.last());
-        out.freeze()
+        (range.start(), range.last()).put(out);
     }
 
-    /// Decodes the body of an EXTENDED_REPLY.
-    pub fn decode(body: &[u8]) -> Result<LockFound, Malformed> {
-        let mut fields = Fields::new(body);
+    fn get(fields: &mut Fields<'_>) -> Result<LockFound, Malformed> {
         let kind = decode_kind(fields.u8()?)?;
-        let range = decode_range(&mut fields)?;
-        fields.finish()?;
+        let range = decode_range(fields)?;
         Ok(LockFound(kind.map(|kind| (range, kind))))
     }
 }

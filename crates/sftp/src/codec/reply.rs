@@ -8,7 +8,7 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use super::attrs::FileAttrs;
 use super::status::StatusCode;
-use super::wire::{Fields, Malformed, put_sized, put_string};
+use super::wire::{Field, Fields, Malformed, put_sized, put_string};
 
 const STATUS: u8 = 101;
 const HANDLE: u8 = 102;
@@ -122,6 +122,11 @@ pub enum Reply {
 }
 
 impl Reply {
+    /// A reply with this body.
+    pub fn extended(body: &impl Body) -> Reply {
+        Reply::Extended(body.encode())
+    }
+
     /// Appends the whole packet.
     pub fn encode(&self, id: u32, out: &mut BytesMut) {
         put_sized(out, 0, |out| {
@@ -141,10 +146,10 @@ impl Reply {
                     for entry in entries {
                         put_string(out, &entry.name);
                         put_string(out, &entry.longname);
-                        entry.attrs.encode(out);
+                        entry.attrs.put(out);
                     }
                 }
-                Reply::Attrs(attrs) => attrs.encode(out),
+                Reply::Attrs(attrs) => attrs.put(out),
                 Reply::Extended(body) => out.put_slice(body),
             }
         });
@@ -181,12 +186,36 @@ impl Reply {
             HANDLE => Reply::Handle(RemoteHandle::new(f.string()?)?),
             DATA => Reply::Data(packet.slice_ref(f.string()?)),
             NAME => Reply::Names(decode_names(packet, f)?),
-            ATTRS => Reply::Attrs(FileAttrs::decode(f)?),
+            ATTRS => Reply::Attrs(Field::get(f)?),
             EXTENDED_REPLY => Reply::Extended(packet.slice_ref(f.remainder())),
             other => return Err(Malformed::UnknownType(other)),
         };
         fields.finish()?;
         Ok((id, reply))
+    }
+}
+
+/// The body of an EXTENDED_REPLY.
+pub trait Body: Sized {
+    /// Encodes the body.
+    fn encode(&self) -> Bytes;
+
+    /// Decodes the body.
+    fn decode(body: &Bytes) -> Result<Self, Malformed>;
+}
+
+impl<T: for<'a> Field<'a>> Body for T {
+    fn encode(&self) -> Bytes {
+        let mut out = BytesMut::new();
+        self.put(&mut out);
+        out.freeze()
+    }
+
+    fn decode(body: &Bytes) -> Result<T, Malformed> {
+        let mut fields = Fields::new(body);
+        let decoded = T::get(&mut fields)?;
+        fields.finish()?;
+        Ok(decoded)
     }
 }
 
@@ -217,7 +246,7 @@ fn decode_names(packet: &Bytes, fields: &mut Fields<'_>) -> Result<Vec<NameEntry
         let name = packet.slice_ref(fields.string()?);
         let _longname = fields.string()?;
         let longname = Bytes::new();
-        entries.push(NameEntry { name, longname, attrs: FileAttrs::decode(fields)? });
+        entries.push(NameEntry { name, longname, attrs: Field::get(fields)? });
     }
     Ok(entries)
 }

@@ -2,7 +2,7 @@
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::wire::{Fields, Malformed, put_string};
+use super::wire::{Field, Fields, Malformed, fields_of, put_string};
 
 const ADD: u8 = 1;
 const REMOVE: u8 = 2;
@@ -25,9 +25,8 @@ pub enum WatchRequest<'a> {
     Next,
 }
 
-impl<'a> WatchRequest<'a> {
-    /// Appends the fields behind the name of the extension.
-    pub(super) fn encode(&self, out: &mut BytesMut) {
+impl<'a> Field<'a> for WatchRequest<'a> {
+    fn put(&self, out: &mut BytesMut) {
         match self {
             WatchRequest::Add { path } => {
                 out.put_u8(ADD);
@@ -41,8 +40,7 @@ impl<'a> WatchRequest<'a> {
         }
     }
 
-    /// Decodes the fields behind the name of the extension.
-    pub(super) fn decode(f: &mut Fields<'a>) -> Result<WatchRequest<'a>, Malformed> {
+    fn get(f: &mut Fields<'a>) -> Result<WatchRequest<'a>, Malformed> {
         match f.u8()? {
             ADD => Ok(WatchRequest::Add { path: f.string()? }),
             REMOVE => Ok(WatchRequest::Remove { id: WatchId(f.u32()?) }),
@@ -59,19 +57,10 @@ pub struct WatchId(pub u32);
 impl WatchId {
     /// Of an event that concerns all watches: events were lost.
     pub const ALL: WatchId = WatchId(u32::MAX);
+}
 
-    /// Encodes the body of an EXTENDED_REPLY.
-    pub fn encode(&self) -> Bytes {
-        Bytes::copy_from_slice(&self.0.to_be_bytes())
-    }
-
-    /// Decodes the body of an EXTENDED_REPLY.
-    pub fn decode(body: &[u8]) -> Result<WatchId, Malformed> {
-        let mut fields = Fields::new(body);
-        let id = fields.u32()?;
-        fields.finish()?;
-        Ok(WatchId(id))
-    }
+fields_of! {
+    WatchId { 0 }
 }
 
 /// An event of a watch.
@@ -96,23 +85,18 @@ pub struct WatchEvents {
     pub events: Vec<WatchEvent>,
 }
 
-impl WatchEvents {
-    /// Encodes the body of an EXTENDED_REPLY.
-    pub fn encode(&self) -> Bytes {
-        let mut out = BytesMut::new();
+impl Field<'_> for WatchEvents {
+    fn put(&self, out: &mut BytesMut) {
         out.put_u64(self.number);
         for event in &self.events {
             out.put_u32(event.id.0);
             out.put_u32(event.kind);
             out.put_u32(event.cookie);
-            put_string(&mut out, &event.name);
+            put_string(out, &event.name);
         }
-        out.freeze()
     }
 
-    /// Decodes the body of an EXTENDED_REPLY.
-    pub fn decode(body: &[u8]) -> Result<WatchEvents, Malformed> {
-        let mut fields = Fields::new(body);
+    fn get(fields: &mut Fields<'_>) -> Result<WatchEvents, Malformed> {
         let (number, mut events) = (fields.u64()?, Vec::new());
         while fields.left() > 0 {
             let (id, kind, cookie) = (WatchId(fields.u32()?), fields.u32()?, fields.u32()?);

@@ -1,5 +1,6 @@
 //! Framing, and the basic types of the protocol: big-endian integers and length-prefixed strings.
 
+use base::Timestamp;
 use bytes::{BufMut, BytesMut};
 
 /// Why bytes are not a valid packet.
@@ -119,3 +120,110 @@ pub(crate) fn put_sized(out: &mut BytesMut, beyond: usize, body: impl FnOnce(&mu
     let len = (out.len() - start - 4 + beyond) as u32;
     out[start..start + 4].copy_from_slice(&len.to_be_bytes());
 }
+
+/// A value that is encoded as one field, or as several.
+pub(crate) trait Field<'a>: Sized {
+    /// Appends the value.
+    fn put(&self, out: &mut BytesMut);
+
+    /// Decodes the value.
+    fn get(fields: &mut Fields<'a>) -> Result<Self, Malformed>;
+}
+
+impl<'a> Field<'a> for &'a [u8] {
+    fn put(&self, out: &mut BytesMut) {
+        put_string(out, self);
+    }
+
+    fn get(fields: &mut Fields<'a>) -> Result<&'a [u8], Malformed> {
+        fields.string()
+    }
+}
+
+impl Field<'_> for bool {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_u8((*self).into());
+    }
+
+    fn get(fields: &mut Fields<'_>) -> Result<bool, Malformed> {
+        Ok(fields.u8()? != 0)
+    }
+}
+
+macro_rules! numbers {
+    ($($number:ident: $put:ident,)*) => {$(
+        impl Field<'_> for $number {
+            fn put(&self, out: &mut BytesMut) {
+                out.$put(*self);
+            }
+
+            fn get(fields: &mut Fields<'_>) -> Result<$number, Malformed> {
+                fields.$number()
+            }
+        }
+    )*};
+}
+
+numbers! {
+    u32: put_u32,
+    u64: put_u64,
+}
+
+impl<'a, A: Field<'a>, B: Field<'a>> Field<'a> for (A, B) {
+    fn put(&self, out: &mut BytesMut) {
+        self.0.put(out);
+        self.1.put(out);
+    }
+
+    fn get(fields: &mut Fields<'a>) -> Result<(A, B), Malformed> {
+        Ok((A::get(fields)?, B::get(fields)?))
+    }
+}
+
+/// A string of the numbers.
+impl Field<'_> for Vec<u32> {
+    fn put(&self, out: &mut BytesMut) {
+        put_sized(out, 0, |out| self.iter().for_each(|number| out.put_u32(*number)));
+    }
+
+    fn get(fields: &mut Fields<'_>) -> Result<Vec<u32>, Malformed> {
+        let mut list = Fields::new(fields.string()?);
+        let mut numbers = Vec::with_capacity(list.left() / 4);
+        while list.left() > 0 {
+            numbers.push(list.u32()?);
+        }
+        Ok(numbers)
+    }
+}
+
+impl Field<'_> for Timestamp {
+    fn put(&self, out: &mut BytesMut) {
+        out.put_i64(self.secs);
+        out.put_u32(self.nanos);
+    }
+
+    fn get(fields: &mut Fields<'_>) -> Result<Timestamp, Malformed> {
+        match (fields.u64()? as i64, fields.u32()?) {
+            (secs, nanos @ 0..1_000_000_000) => Ok(Timestamp { secs, nanos }),
+            _ => Err(Malformed::BadValue("a time of more than 999,999,999 ns")),
+        }
+    }
+}
+
+/// Implements [`Field`] for structs, as the given fields in this order.
+macro_rules! fields_of {
+    ($($type:ident { $($field:tt),* })*) => {$(
+        impl $crate::codec::wire::Field<'_> for $type {
+            fn put(&self, out: &mut bytes::BytesMut) {
+                $($crate::codec::wire::Field::put(&self.$field, out);)*
+            }
+
+            fn get(
+                fields: &mut $crate::codec::wire::Fields<'_>,
+            ) -> Result<$type, $crate::codec::wire::Malformed> {
+                Ok($type { $($field: $crate::codec::wire::Field::get(fields)?),* })
+            }
+        }
+    )*};
+}
+pub(crate) use fields_of;

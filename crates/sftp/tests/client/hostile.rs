@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use sftp::codec::{NameEntry, Reply, StatusCode, Version};
+use sftp::codec::{Body, NameEntry, Reply, StatusCode, Version};
 use sftp::{Client, Error, Extension, FileAttrs, Options, RemoteHandle};
 use tokio::io::AsyncWriteExt;
 

@@ -222,7 +222,7 @@ pub async fn statvfs_is_plausible(fixture: &Fixture) {
         assert!(figures.files_free <= figures.files, "{figures:?}");
         assert!(figures.files_available <= figures.files_free, "{figures:?}");
         assert_eq!(figures.name_max, fixture.expect().name_max as u64);
-        assert!(!figures.read_only);
+        assert!(!figures.is_read_only());
     }
     let (root, dir) = (fixture.statvfs(&path("")).await, fixture.statvfs(&path("dir")).await);
     assert_eq!(root.map(|figures| figures.fsid), dir.map(|figures| figures.fsid));
