@@ -26,52 +26,114 @@ pub const SSH_FAILED: i32 = 255;
 /// milliseconds, unless ssh hangs.
 const LAST_WORDS_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why ssh ended, according to its messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cause {
+/// Defines the causes, each with the results of its methods.
+macro_rules! causes {
+    ($($(#[$doc:meta])* $cause:ident: $is_before_login:ident, $is_transient:ident, $hint:expr;)*) => {
+        /// Why ssh ended, according to its messages.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Cause {
+            $($(#[$doc])* $cause,)*
+        }
+
+        impl Cause {
+            /// Whether the login did not succeed, whatever was to run there.
+            pub fn is_before_login(self) -> bool {
+                match self { $(Cause::$cause => $is_before_login,)* }
+            }
+
+            /// Whether a retry may succeed without a change of the configuration: the network may
+            /// return, or the server may start.
+            pub fn is_transient(self) -> bool {
+                match self { $(Cause::$cause => $is_transient,)* }
+            }
+
+            /// What the user can do, as one phrase.
+            pub fn hint(self) -> Option<&'static str> {
+                match self { $(Cause::$cause => $hint,)* }
+            }
+        }
+    };
+}
+
+const BEFORE_LOGIN: bool = true;
+const NOT_BEFORE_LOGIN: bool = false;
+const TRANSIENT: bool = true;
+const PERMANENT: bool = false;
+
+causes! {
     /// The host name cannot be resolved.
-    UnknownHost,
+    // After a suspend, name servers are unreachable for a while.
+    UnknownHost: BEFORE_LOGIN, TRANSIENT,
+        Some("check the host name and this machine's network connection");
     /// Connection refused: no server listens on the port.
-    Refused,
+    Refused: BEFORE_LOGIN, TRANSIENT,
+        Some("check that sshd runs on the host and that the port (-p) is right");
     /// No reply, when connecting or later.
-    TimedOut,
+    TimedOut: BEFORE_LOGIN, TRANSIENT,
+        Some("check that the host is up and that no firewall blocks the connection");
     /// No route to the address.
-    Unreachable,
+    Unreachable: BEFORE_LOGIN, TRANSIENT,
+        Some("check this machine's network connection or VPN");
     /// The server closed the connection before the login: too many logins at once, a penalty for
     /// earlier failures, a filter by address.
-    ClosedEarly,
+    ClosedEarly: BEFORE_LOGIN, TRANSIENT,
+        Some("the connection was closed before the login: check that the port (-p) is sshd's, and \
+        ProxyCommand or ProxyJump if one is used; if the server has too many logins, wait a \
+        minute, then check MaxStartups and PerSourcePenalties in its sshd_config");
     /// The jump host, or the proxy command, made no connection.
-    ProxyFailed,
+    ProxyFailed: BEFORE_LOGIN, TRANSIENT,
+        Some("check ProxyCommand or ProxyJump, which ssh -G HOST prints, and the host's name as \
+        the jump host knows it");
     /// The server on the port does not use SSH.
-    NotSsh,
+    NotSsh: BEFORE_LOGIN, TRANSIENT,
+        Some("the server on this port does not use SSH: check the port (-p)");
     /// The connection broke.
-    Lost,
+    Lost: NOT_BEFORE_LOGIN, TRANSIENT,
+        Some("the network or the server failed");
     /// No authentication method succeeded.
-    PermissionDenied,
+    PermissionDenied: BEFORE_LOGIN, PERMANENT,
+        Some("check that plain ssh can log in; keys with a passphrase need ssh-agent, passwords \
+        a terminal or -o password_stdin");
     /// Too many keys were offered to the server.
-    TooManyFailures,
+    TooManyFailures: BEFORE_LOGIN, PERMANENT,
+        Some("too many keys or passwords were refused: name the right key with -o IdentityFile=… \
+        and add -o IdentitiesOnly=yes");
     /// The server's key differs from the known one.
-    HostKeyChanged,
+    HostKeyChanged: BEFORE_LOGIN, PERMANENT,
+        Some("if the server was reinstalled, remove the old key with ssh-keygen -R HOST; \
+        otherwise the connection may be intercepted");
     /// The server's key is not known, and ssh could not prompt.
-    HostKeyUnknown,
+    HostKeyUnknown: BEFORE_LOGIN, PERMANENT,
+        Some("log in with ssh once and accept the server's key");
     /// Client and server have no algorithm in common.
-    NoCommonAlgorithm,
+    NoCommonAlgorithm: BEFORE_LOGIN, PERMANENT,
+        Some("the server is very old or very strict: see KexAlgorithms, HostKeyAlgorithms and \
+        Ciphers in ssh_config(5)");
     /// ssh's configuration or command line is invalid.
-    BadConfiguration,
+    BadConfiguration: BEFORE_LOGIN, PERMANENT,
+        Some("see ssh_config(5); ssh -G HOST prints the effective configuration");
     /// The server offers no such subsystem, that is, no SFTP.
-    NoSubsystem,
+    NoSubsystem: NOT_BEFORE_LOGIN, PERMANENT,
+        Some("the server offers no SFTP: enable it in its sshd_config, or name the program \
+        with -o sftp_server=/usr/lib/openssh/sftp-server");
     /// The SFTP server command does not exist, or may not be run.
-    CommandNotFound,
+    CommandNotFound: NOT_BEFORE_LOGIN, PERMANENT,
+        Some("look for sftp-server on the server in /usr/lib/openssh, /usr/libexec or /usr/lib/ssh");
     /// `sudo` on the server requires a password.
-    SudoPassword,
+    SudoPassword: NOT_BEFORE_LOGIN, PERMANENT,
+        Some("allow the command in the server's sudoers with NOPASSWD, for this user only");
     /// The user's password on the server has expired.
-    PasswordExpired,
+    PasswordExpired: BEFORE_LOGIN, PERMANENT,
+        Some("log in with ssh and set a new password");
     /// The account does not allow commands: its shell reports so.
-    NoLogin,
+    NoLogin: NOT_BEFORE_LOGIN, PERMANENT,
+        Some("the account may not run commands: ask the server's administrator");
     /// The program at the server has ended without a message.
-    ProgramEnded,
+    ProgramEnded: NOT_BEFORE_LOGIN, TRANSIENT,
+        Some("the login succeeded, and its shell or the SFTP server has ended: `ssh HOST true` shows \
+        whether the account may run commands");
     /// Anything else.
-    Other,
+    Other: NOT_BEFORE_LOGIN, TRANSIENT, None;
 }
 
 /// Phrases of ssh, the usual shells and sudo, in lower case. If several occur, the first in this
@@ -177,95 +239,6 @@ impl Cause {
         phrases.any(|phrase| words.contains(phrase))
             || SHELL_NOT_FOUND.iter().any(|phrase| words.contains(phrase))
             || words.contains(JUMP_HOST_REASON)
-    }
-
-    /// What the user can do, as one phrase.
-    pub fn hint(self) -> Option<&'static str> {
-        Some(match self {
-            Cause::UnknownHost => "check the host name and this machine's network connection",
-            Cause::Refused => "check that sshd runs on the host and that the port (-p) is right",
-            Cause::TimedOut => {
-                "check that the host is up and that no firewall blocks the connection"
-            }
-            Cause::Unreachable => "check this machine's network connection or VPN",
-            Cause::ClosedEarly => {
-                "the connection was closed before the login: check that the port (-p) is sshd's, and \
-                 ProxyCommand or ProxyJump if one is used; if the server has too many logins, wait a \
-                 minute, then check MaxStartups and PerSourcePenalties in its sshd_config"
-            }
-            Cause::ProxyFailed => {
-                "check ProxyCommand or ProxyJump, which ssh -G HOST prints, and the host's name as \
-                 the jump host knows it"
-            }
-            Cause::NotSsh => "the server on this port does not use SSH: check the port (-p)",
-            Cause::Lost => "the network or the server failed",
-            Cause::PermissionDenied => {
-                "check that plain ssh can log in; keys with a passphrase need ssh-agent, passwords \
-                 a terminal or -o password_stdin"
-            }
-            Cause::TooManyFailures => {
-                "too many keys or passwords were refused: name the right key with -o IdentityFile=… \
-                 and add -o IdentitiesOnly=yes"
-            }
-            Cause::HostKeyChanged => {
-                "if the server was reinstalled, remove the old key with ssh-keygen -R HOST; \
-                 otherwise the connection may be intercepted"
-            }
-            Cause::HostKeyUnknown => "log in with ssh once and accept the server's key",
-            Cause::NoCommonAlgorithm => {
-                "the server is very old or very strict: see KexAlgorithms, HostKeyAlgorithms and \
-                 Ciphers in ssh_config(5)"
-            }
-            Cause::BadConfiguration => {
-                "see ssh_config(5); ssh -G HOST prints the effective configuration"
-            }
-            Cause::NoSubsystem => {
-                "the server offers no SFTP: enable it in its sshd_config, or name the program \
-                 with -o sftp_server=/usr/lib/openssh/sftp-server"
-            }
-            Cause::CommandNotFound => {
-                "look for sftp-server on the server in /usr/lib/openssh, /usr/libexec or /usr/lib/ssh"
-            }
-            Cause::SudoPassword => {
-                "allow the command in the server's sudoers with NOPASSWD, for this user only"
-            }
-            Cause::PasswordExpired => "log in with ssh and set a new password",
-            Cause::NoLogin => "the account may not run commands: ask the server's administrator",
-            Cause::ProgramEnded => {
-                "the login succeeded, and its shell or the SFTP server has ended: `ssh HOST true` shows \
-                 whether the account may run commands"
-            }
-            Cause::Other => return None,
-        })
-    }
-
-    /// Whether a retry may succeed without a change of the configuration: the network may return,
-    /// or the server may start.
-    pub fn is_transient(self) -> bool {
-        match self {
-            // After a suspend, name servers are unreachable for a while.
-            Cause::UnknownHost
-            | Cause::Refused
-            | Cause::TimedOut
-            | Cause::Unreachable
-            | Cause::ClosedEarly
-            | Cause::ProxyFailed
-            | Cause::NotSsh
-            | Cause::Lost
-            | Cause::ProgramEnded
-            | Cause::Other => true,
-            Cause::PermissionDenied
-            | Cause::TooManyFailures
-            | Cause::HostKeyChanged
-            | Cause::HostKeyUnknown
-            | Cause::NoCommonAlgorithm
-            | Cause::BadConfiguration
-            | Cause::NoSubsystem
-            | Cause::CommandNotFound
-            | Cause::SudoPassword
-            | Cause::PasswordExpired
-            | Cause::NoLogin => false,
-        }
     }
 }
 

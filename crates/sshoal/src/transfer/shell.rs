@@ -75,7 +75,6 @@ const SESSION_LOST: [&str; 3] = ["Timeout, server ", "Read from remote host ", "
 /// ask the user again, and be counted as one more failure. The last line decides: earlier ones may
 /// be of steps that succeeded in the end.
 fn lets_nobody_in(words: &str) -> bool {
-    use ssh::Cause;
     let begins = |line: &str, with: &[&str]| with.iter().any(|begin| line.starts_with(begin));
     let mut lines = words.lines().rev().map(str::trim);
     let last = lines.find(|line| !line.is_empty() && !begins(line, &BESIDE)).unwrap_or_default();
@@ -86,30 +85,8 @@ fn lets_nobody_in(words: &str) -> bool {
     if begins(last, &["Connection to "]) && last.ends_with(" timed out") {
         return true;
     }
-    match Cause::of(last, None).0 {
-        Cause::UnknownHost
-        | Cause::Refused
-        | Cause::TimedOut
-        | Cause::Unreachable
-        | Cause::ClosedEarly
-        | Cause::ProxyFailed
-        | Cause::NotSsh
-        | Cause::PermissionDenied
-        | Cause::TooManyFailures
-        | Cause::HostKeyChanged
-        | Cause::HostKeyUnknown
-        | Cause::NoCommonAlgorithm
-        | Cause::BadConfiguration
-        | Cause::PasswordExpired => true,
-        // A server that refuses commands may still serve SFTP.
-        Cause::Lost
-        | Cause::NoSubsystem
-        | Cause::CommandNotFound
-        | Cause::SudoPassword
-        | Cause::NoLogin
-        | Cause::ProgramEnded
-        | Cause::Other => false,
-    }
+    // A server that refuses commands may still serve SFTP.
+    ssh::Cause::of(last, None).0.is_before_login()
 }
 
 /// A command that serves SFTP, as the first session of a host.
