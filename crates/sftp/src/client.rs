@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use base::{Mutex, until};
+use base::{Mutex, OnDrop, until};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::sync::Notify;
@@ -314,22 +314,16 @@ impl Shared {
 
     /// Ends the connection if the holder panics. Callers' operations run in the reader task: if one
     /// of them panics, the others would be left without a reader.
-    fn finish_on_panic(&self) -> FinishOnPanic<'_> {
-        FinishOnPanic(self)
+    fn finish_on_panic(&self) -> OnDrop<impl FnMut()> {
+        OnDrop(|| {
+            if std::thread::panicking() {
+                self.finish(Error::Disconnected("an operation has panicked".into()));
+            }
+        })
     }
 
     fn end(&self) -> Option<Error> {
         self.pending.lock().end().cloned()
-    }
-}
-
-struct FinishOnPanic<'a>(&'a Shared);
-
-impl Drop for FinishOnPanic<'_> {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.finish(Error::Disconnected("an operation has panicked".into()));
-        }
     }
 }
 
