@@ -1,20 +1,19 @@
-//! Reads, writes and other requests through the handle of an open file.
+//! Reads, writes, fsync and the last close through the handle of an open file.
 
 use std::future::poll_fn;
 use std::ops::Range;
 use std::pin::pin;
 use std::sync::Arc;
 
-use base::{Attr, Data, Errno, Fh, RemotePath, Result};
+use base::{Data, Errno, Fh, Result};
 use bytes::Bytes;
-use sftp::Extension;
 
 use crate::chunk_request::{ChunkRequest, LARGE_BYTES, Read, Write};
 use crate::handles::{OpenFile, OpenHandle};
 use crate::host::Host;
 use crate::probe::Probe;
 use crate::range_lock::{Ticket, WHOLE_FILE};
-use crate::{attr, chunk_request, errno, pipelined};
+use crate::{chunk_request, errno, pipelined};
 
 /// Chunks of long reads and writes are multiples of this, a page.
 const PART_MULTIPLE_BYTES: u32 = 4096;
@@ -142,37 +141,6 @@ impl Host {
                 Err(Probe(&open.session).handle(&error, &open.handle, name, 0).await)
             }
         }
-    }
-
-    /// OpenSSH's server has no fsync for handles of OPENDIR, but OPEN can open a directory for
-    /// reading, and fsync accepts that handle.
-    pub(crate) async fn fsync_dir(&self, path: &RemotePath) -> Result<()> {
-        let session = self.metadata().await?;
-        if !session.offers(Extension::Fsync) {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let full = session.path(path)?;
-        let open = session.client.open(&full, sftp::OpenFlags::READ, sftp::FileAttrs::default());
-        let handle = match open.await {
-            Ok(handle) => handle,
-            // The server cannot OPEN a directory.
-            Err(error) if crate::open::is_failure(&error) => return Err(Errno::EOPNOTSUPP),
-            Err(error) => return Err(self.opendir_error(&session, &error, path).await),
-        };
-        let open = OpenHandle::new(session, handle);
-        let synced = open.session.client.fsync(&open.handle).await;
-        synced.map_err(|error| errno::from_handle(&error))
-    }
-
-    pub(crate) async fn stat_file(&self, fh: Fh) -> Result<Attr> {
-        let file = self.live_file(fh).await?;
-        let open = &file.open;
-        let stat = open.session.client.fstat(&open.handle);
-        let attrs = match file.open_path.may_change() {
-            true => chunk_request::in_order(&file.enter(WHOLE_FILE, false, Some(0)), stat).await,
-            false => stat.await,
-        };
-        attr::from_wire(&attrs.map_err(|error| errno::from_handle(&error))?)
     }
 }
 

@@ -112,10 +112,6 @@ impl Host {
         }
     }
 
-    pub(crate) fn offers_locks(&self) -> bool {
-        self.pool.live(0).is_some_and(|session| session.offers(Extension::Lock))
-    }
-
     pub(crate) async fn set_lock(&self, fh: Fh, lock: Lock, wait: bool) -> Result<()> {
         let Lock { owner, range, kind } = lock;
         // First without waiting: this keeps the order of the first polls.
@@ -137,16 +133,7 @@ impl Host {
         }
     }
 
-    pub(crate) async fn remove_lock(
-        &self,
-        fh: Fh,
-        owner: LockOwner,
-        range: LockRange,
-    ) -> Result<()> {
-        self.request_lock(fh, owner, range, None, Duration::ZERO).await
-    }
-
-    async fn request_lock(
+    pub(crate) async fn request_lock(
         &self,
         fh: Fh,
         owner: LockOwner,

@@ -1,10 +1,8 @@
-//! Extended attributes, by the extensions of `sshoal helper`. Its replies contain the errno, so no
-//! failure is probed.
+//! What requests about extended attributes have in common, and default access lists.
 
 use std::sync::Arc;
 
-use base::{Errno, Name, RemotePath, Result, SetXattr};
-use bytes::Bytes;
+use base::{Errno, RemotePath, Result};
 use sftp::codec::XattrFlags;
 
 use crate::errno::from_sftp;
@@ -16,59 +14,15 @@ const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
 impl Host {
     /// The session, the full path, and the flag that says whether a link is followed.
-    async fn for_xattr(&self, path: &RemotePath) -> Result<(Arc<Session>, Vec<u8>, u32)> {
+    pub(crate) async fn for_xattr(
+        &self,
+        path: &RemotePath,
+    ) -> Result<(Arc<Session>, Vec<u8>, u32)> {
         let session = self.metadata().await?;
         let full = session.path(path)?;
         // The root may be a link to a directory.
         let follow = self.config().follow_symlinks || path.is_root();
         Ok((session, full, if follow { XattrFlags::FOLLOW } else { 0 }))
-    }
-
-    pub(crate) async fn get_xattr(&self, path: &RemotePath, name: &[u8]) -> Result<Bytes> {
-        let (session, full, follow) = self.for_xattr(path).await?;
-        let value = session.client.getxattr(&full, name, XattrFlags(follow)).await;
-        value.map_err(|error| from_sftp(&error))
-    }
-
-    pub(crate) async fn list_xattrs(&self, path: &RemotePath) -> Result<Vec<Bytes>> {
-        let (session, full, follow) = self.for_xattr(path).await?;
-        let names = session.client.listxattr(&full, XattrFlags(follow)).await;
-        names.map_err(|error| from_sftp(&error))
-    }
-
-    pub(crate) async fn set_xattr(
-        &self,
-        path: &RemotePath,
-        name: &[u8],
-        value: &[u8],
-        mode: SetXattr,
-    ) -> Result<()> {
-        let (session, full, follow) = self.for_xattr(path).await?;
-        let mode = match mode {
-            SetXattr::Either => 0,
-            SetXattr::Create => XattrFlags::CREATE,
-            SetXattr::Replace => XattrFlags::REPLACE,
-        };
-        let set = session.client.setxattr(&full, name, value, XattrFlags(follow | mode)).await;
-        set.map_err(|error| from_sftp(&error))
-    }
-
-    pub(crate) async fn remove_xattr(&self, path: &RemotePath, name: &[u8]) -> Result<()> {
-        let (session, full, follow) = self.for_xattr(path).await?;
-        let removed = session.client.removexattr(&full, name, XattrFlags(follow)).await;
-        removed.map_err(|error| from_sftp(&error))
-    }
-
-    pub(crate) async fn list_entries_with_xattrs(&self, dir: &RemotePath) -> Result<Vec<Name>> {
-        let session = self.metadata().await?;
-        // Their attributes are those of the targets.
-        if self.config().follow_symlinks {
-            return Err(Errno::EOPNOTSUPP);
-        }
-        let names = session.client.dirxattrs(&session.path(dir)?).await;
-        let names = names.map_err(|error| from_sftp(&error))?;
-        // An invalid name is no entry of a listing, either.
-        Ok(names.iter().filter_map(|name| Name::new(name).ok()).collect())
     }
 
     /// Whether the directory of a new entry may have a default access list. Then permission bits
