@@ -90,35 +90,24 @@ const PIPE_BUF: usize = 4096;
 const LONG_OUTPUT: usize = 64 << 10;
 
 /// Why a session ended early.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The root cannot be opened.
+    #[error("the root directory: {0}")]
     Root(io::Error),
     /// The client has sent something that is not SFTP.
+    #[error("the client has sent no valid SFTP: {0}")]
     Malformed(Malformed),
     /// The client cannot be read from or written to.
+    #[error("the connection to the client: {0}")]
     Stream(io::Error),
     /// The client has locks, and has sent nothing for the time that it has promised.
+    #[error("the client has locks and was silent for {} s", .0.as_secs())]
     Silent(Duration),
     /// No thread can be started that would execute requests.
+    #[error("cannot start a thread: {0}")]
     Thread(io::Error),
 }
-
-impl std::fmt::Display for Error {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Error::Root(error) => write!(f, "the root directory: {error}"),
-            Error::Malformed(error) => write!(f, "the client has sent no valid SFTP: {error}"),
-            Error::Stream(error) => write!(f, "the connection to the client: {error}"),
-            Error::Thread(error) => write!(f, "cannot start a thread: {error}"),
-            Error::Silent(limit) => {
-                write!(f, "the client has locks and was silent for {} s", limit.as_secs())
-            }
-        }
-    }
-}
-
-impl std::error::Error for Error {}
 
 impl From<Malformed> for Error {
     fn from(error: Malformed) -> Error {
