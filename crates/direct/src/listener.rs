@@ -4,10 +4,11 @@ use std::collections::HashMap;
 use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::ops::RangeInclusive;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use base::Mutex;
 use rustls::{Connection, ServerConfig, ServerConnection};
 
 use crate::client::ACCEPTED;
@@ -68,10 +69,6 @@ struct Connections {
 }
 
 impl State {
-    fn lock(&self) -> MutexGuard<'_, Connections> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Waits until a handshake may begin; `false` when the listener ends.
     fn wait_for_turn(&self) -> bool {
         let is_full = |connections: &mut Connections| {
@@ -80,7 +77,7 @@ impl State {
             !*is_ending
                 && (*handshakes >= self.limits.handshakes || accepted >= self.limits.connections)
         };
-        let connections = self.changed.wait_while(self.lock(), is_full);
+        let connections = self.changed.wait_while(self.connections.lock(), is_full);
         !connections.unwrap_or_else(PoisonError::into_inner).is_ending
     }
 }
@@ -96,7 +93,7 @@ impl<'a> Accepted<'a> {
     /// `None` when the listener ends.
     fn new(state: &'a State, socket: &TcpStream) -> io::Result<Option<Accepted<'a>>> {
         let socket = socket.try_clone()?;
-        let mut connections = state.lock();
+        let mut connections = state.connections.lock();
         if connections.is_ending {
             return Ok(None);
         }
@@ -109,14 +106,14 @@ impl<'a> Accepted<'a> {
 
     fn set_authenticated(&mut self) {
         self.is_authenticated = true;
-        self.state.lock().handshakes -= 1;
+        self.state.connections.lock().handshakes -= 1;
         self.state.changed.notify_all();
     }
 }
 
 impl Drop for Accepted<'_> {
     fn drop(&mut self) {
-        let mut connections = self.state.lock();
+        let mut connections = self.state.connections.lock();
         connections.handshakes -= usize::from(!self.is_authenticated);
         let socket = connections.sockets.remove(&self.number);
         drop(connections);
@@ -158,7 +155,7 @@ impl Listener {
 
     /// Accepts no more connections, and ends all. Does not wait for their threads.
     pub fn end(&self) {
-        let mut connections = self.state.lock();
+        let mut connections = self.state.connections.lock();
         connections.is_ending = true;
         for socket in connections.sockets.values() {
             let _ = socket.shutdown(Shutdown::Both);

@@ -9,10 +9,11 @@ use std::net::TcpStream;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 
+use base::Mutex;
 use base::polling::Polling;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::Connection;
@@ -54,17 +55,9 @@ impl Shared {
         Arc::new(Shared { socket, is_discarded, tls: Mutex::new(tls), awaited: Mutex::default() })
     }
 
-    fn tls(&self) -> MutexGuard<'_, Connection> {
-        self.tls.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn awaited(&self) -> MutexGuard<'_, Awaited> {
-        self.awaited.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Something was sent.
     fn note_sent(&self) {
-        let mut awaited = self.awaited();
+        let mut awaited = self.awaited.lock();
         awaited.is_due = true;
         let reader = awaited.reader.take();
         drop(awaited);
@@ -185,7 +178,7 @@ impl Reader {
         let deadline = Instant::now() + limit;
         loop {
             // A part of a record is nothing to read yet.
-            match self.received.take(&mut self.shared.tls(), |_| 0)? {
+            match self.received.take(&mut self.shared.tls.lock(), |_| 0)? {
                 Taken::Bytes(_) | Taken::End => return Ok(true),
                 Taken::Nothing => {}
             }
@@ -242,7 +235,7 @@ impl Read for Reader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
             let mut filled = 0;
-            let taken = self.received.take(&mut self.shared.tls(), |plain| {
+            let taken = self.received.take(&mut self.shared.tls.lock(), |plain| {
                 let len = plain.len().min(buffer.len() - filled);
                 buffer[filled..filled + len].copy_from_slice(&plain[..len]);
                 filled += len;
@@ -279,7 +272,7 @@ impl Write for Writer {
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        let mut tls = self.shared.tls();
+        let mut tls = self.shared.tls.lock();
         let written = tls.writer().write_vectored(slices)?;
         send(&mut tls, &self.shared.socket)?;
         Ok(written)
@@ -416,20 +409,20 @@ impl AsyncReader {
         };
         let mut polled = None;
         if polling.is_active() {
-            if shared.awaited().is_due {
+            if shared.awaited.lock().is_due {
                 watched.unwatch();
                 polled = polling.poll(|| Some(receive()).filter(|result| !would_block(result)));
             }
             if polled.is_none() {
                 // It polls as soon as something is sent.
-                shared.awaited().reader = Some(context.waker().clone());
+                shared.awaited.lock().reader = Some(context.waker().clone());
             }
         }
         let result = match polled {
             Some(result) => result,
             None => ready!(watched.poll(context, receive)),
         };
-        shared.awaited().is_due = false;
+        shared.awaited.lock().is_due = false;
         note(polling, began.elapsed());
         self.waits_since = None;
         Poll::Ready(result)
@@ -469,7 +462,7 @@ impl AsyncRead for AsyncReader {
     ) -> Poll<io::Result<()>> {
         let this = &mut *self;
         loop {
-            let taken = this.received.take(&mut this.shared.tls(), |plain| {
+            let taken = this.received.take(&mut this.shared.tls.lock(), |plain| {
                 let len = plain.len().min(buffer.remaining());
                 buffer.put_slice(&plain[..len]);
                 len
@@ -498,7 +491,7 @@ impl AsyncWrite for AsyncWriter {
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         loop {
-            let written = self.shared.tls().writer().write_vectored(slices)?;
+            let written = self.shared.tls.lock().writer().write_vectored(slices)?;
             if written > 0 || slices.iter().all(|slice| slice.is_empty()) {
                 return Poll::Ready(Ok(written));
             }
@@ -513,7 +506,7 @@ impl AsyncWrite for AsyncWriter {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let AsyncWriter { shared, watched } = &mut *self;
-        let attempt = || send(&mut shared.tls(), &shared.socket);
+        let attempt = || send(&mut shared.tls.lock(), &shared.socket);
         match attempt() {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             result => {
@@ -529,7 +522,7 @@ impl AsyncWrite for AsyncWriter {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.shared.tls().send_close_notify();
+        self.shared.tls.lock().send_close_notify();
         self.as_mut().poll_flush(context)
     }
 }
@@ -539,7 +532,7 @@ impl Drop for AsyncWriter {
         if self.shared.is_discarded.load(Ordering::Relaxed) {
             return;
         }
-        let mut tls = self.shared.tls();
+        let mut tls = self.shared.tls.lock();
         tls.send_close_notify();
         let _ = send(&mut tls, &self.shared.socket);
         let _ = self.shared.socket.shutdown(std::net::Shutdown::Write);

@@ -10,7 +10,6 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::os::fd::OwnedFd;
-use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -108,7 +107,7 @@ impl Server {
             }
         }
         let key = (version(&stat), algorithm.0);
-        let known = self.digests().finished.get(&key).cloned();
+        let known = self.digests.lock().finished.get(&key).cloned();
         let digest = match known {
             Some(digest) => digest,
             None => self.compute(&file, key, algorithm, deadline)?,
@@ -127,7 +126,7 @@ impl Server {
         algorithm: DigestAlgorithm,
         deadline: Instant,
     ) -> Result<Bytes> {
-        let begun = self.digests().begun.remove(&key);
+        let begun = self.digests.lock().begun.remove(&key);
         let mut computation = match begun {
             Some(begun) => begun,
             None => Computation::new(algorithm)?,
@@ -136,7 +135,7 @@ impl Server {
         if version(&fstat(file)?) != key.0 {
             return Err(Errno::BUSY.into());
         }
-        let mut digests = self.digests();
+        let mut digests = self.digests.lock();
         if !is_complete {
             let is_full = digests.begun.len() >= MAX_BEGUN;
             match digests.begun.entry(key) {
@@ -156,10 +155,6 @@ impl Server {
         }
         digests.finished.insert(key, digest.clone());
         Ok(digest)
-    }
-
-    fn digests(&self) -> MutexGuard<'_, Digests> {
-        self.digests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -2,10 +2,11 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use base::Mutex;
 use sftp::RemoteHandle;
 
 use crate::directory::Listing;
@@ -119,10 +120,6 @@ impl Handles {
         Handles { slots: Mutex::default(), room }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether there is room for another handle. Asked before a file is opened, which may create
     /// it.
     pub(crate) fn check_room(&self) -> Result<()> {
@@ -133,7 +130,7 @@ impl Handles {
     }
 
     pub(crate) fn insert(&self, open: Open) -> Result<RemoteHandle> {
-        let mut slots = self.lock();
+        let mut slots = self.slots.lock();
         let slot = match slots.free.pop() {
             Some(slot) => slot,
             None => {
@@ -159,7 +156,7 @@ impl Handles {
     ) -> Result<RemoteHandle> {
         self.forget(id);
         let handle = self.insert(Open::Directory(Arc::new(open()?)))?;
-        let opened = &mut self.lock().opened;
+        let opened = &mut self.slots.lock().opened;
         opened.truncate(MAX_REQUESTS - 1);
         opened.push_front((id, number(handle.as_bytes())?));
         Ok(handle)
@@ -167,19 +164,20 @@ impl Handles {
 
     /// The id of a request stands for no directory any more.
     pub(crate) fn forget(&self, id: u32) {
-        self.lock().opened.retain(|(opened_by, _)| *opened_by != id);
+        self.slots.lock().opened.retain(|(opened_by, _)| *opened_by != id);
     }
 
     /// A directory that may also be named by the id of the request that has opened it.
     pub(crate) fn listed(&self, handle: &[u8]) -> Result<Arc<Directory>> {
         let Some(id) = early(handle) else { return self.directory(handle) };
-        let opened = self.lock().opened.iter().find(|(opened_by, _)| *opened_by == id).copied();
+        let opened =
+            self.slots.lock().opened.iter().find(|(opened_by, _)| *opened_by == id).copied();
         self.directory(&opened.ok_or(BAD_HANDLE)?.1.to_be_bytes())
     }
 
     pub(crate) fn get(&self, handle: &[u8]) -> Result<Open> {
         let (slot, serial) = parse(handle)?;
-        let slots = self.lock();
+        let slots = self.slots.lock();
         let place = slots.slots.get(slot as usize).filter(|place| place.serial == serial);
         place.and_then(|place| place.open.clone()).ok_or(BAD_HANDLE)
     }
@@ -208,7 +206,7 @@ impl Handles {
 
     /// The open files of local file systems.
     pub(crate) fn local_files(&self) -> HashSet<Resource> {
-        let slots = self.lock();
+        let slots = self.slots.lock();
         let open = slots.slots.iter().filter_map(|slot| slot.open.as_ref());
         let local = open.filter_map(|open| match open {
             Open::File(file) if file.file_system.is_none() => Some(file.inode),
@@ -219,7 +217,7 @@ impl Handles {
 
     pub(crate) fn remove(&self, handle: &[u8]) -> Result<Open> {
         let (slot, serial) = parse(handle)?;
-        let mut slots = self.lock();
+        let mut slots = self.slots.lock();
         let place = slots.slots.get_mut(slot as usize).filter(|place| place.serial == serial);
         let open = place.and_then(|place| place.open.take()).ok_or(BAD_HANDLE)?;
         slots.free.push(slot);
@@ -231,7 +229,7 @@ impl Handles {
 
 impl Drop for Handles {
     fn drop(&mut self) {
-        self.room.open.fetch_sub(self.lock().open, Ordering::Relaxed);
+        self.room.open.fetch_sub(self.slots.lock().open, Ordering::Relaxed);
     }
 }
 

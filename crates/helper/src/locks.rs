@@ -16,10 +16,10 @@
 //! is tried, and taken before that of the state.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, PoisonError};
 use std::time::{Duration, Instant};
 
-use base::{Lock, LockKind, LockOwner, LockRange};
+use base::{Lock, LockKind, LockOwner, LockRange, Mutex};
 use local::{LockUndo, lock_pause};
 use rustix::io::Errno;
 use sftp::codec::{LockFound, LockRequest, Reply};
@@ -97,14 +97,10 @@ pub(crate) struct Locks {
 }
 
 impl Locks {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// How long the client may send nothing while it has locks, if it has promised to send a
     /// request within some time.
     pub(crate) fn lease(&self) -> Option<Duration> {
-        self.state().lease
+        self.state.lock().lease
     }
 
     /// How long the client may send nothing from now on: it has a lease, and locks.
@@ -135,12 +131,12 @@ impl Locks {
 
     /// Whether the client has locks in the file, and the session goes on.
     pub(crate) fn protect(&self, file: Resource) -> bool {
-        !self.state().is_ending && self.files().contains(&file)
+        !self.state.lock().is_ending && self.files().contains(&file)
     }
 
     /// The session ends.
     pub(crate) fn end(&self) {
-        self.state().is_ending = true;
+        self.state.lock().is_ending = true;
         self.changed.notify_all();
     }
 
@@ -152,14 +148,14 @@ impl Locks {
     /// Tries all waiting requests now.
     fn try_all(&self) {
         let now = Instant::now();
-        self.state().waiting.iter_mut().for_each(|scheduled| scheduled.next = now);
+        self.state.lock().waiting.iter_mut().for_each(|scheduled| scheduled.next = now);
         self.changed.notify_all();
     }
 
     /// Lets a request wait. `false` if it cannot.
     fn wait(&self, wanted: Wanted, wait_ms: u32) -> bool {
         let wait = Duration::from_millis(wait_ms.into()).min(MAX_WAIT);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let thread = self.thread(wanted.is_local);
         if wait.is_zero() || !thread.is_there() || state.waiting.len() >= MAX_WAITING {
             return false;
@@ -176,7 +172,7 @@ impl Locks {
     /// Undoes the request with this id: it ends if it waits, and what it has set is removed.
     fn cancel(&self, id: u32) {
         let waiter = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let scheduled = state.waiting.iter_mut().find(|it| it.waiter.wanted.id == id);
             scheduled.map(|scheduled| {
                 scheduled.next = Instant::now();
@@ -184,7 +180,7 @@ impl Locks {
             })
         };
         if let Some(waiter) = waiter {
-            let mut progress = waiter.progress();
+            let mut progress = waiter.progress.lock();
             if *progress == Progress::Waiting {
                 *progress = Progress::Cancelled;
                 self.changed.notify_all();
@@ -192,7 +188,7 @@ impl Locks {
             }
         }
         let undo = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             let at = state.granted.iter().position(|(granted, _)| *granted == id);
             at.and_then(|at| state.granted.remove(at))
         };
@@ -204,7 +200,7 @@ impl Locks {
 
     /// Waits until requests of the kind are due. `None` at the end of the session.
     fn due(&self, is_local: bool) -> Option<Vec<Arc<Waiter>>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
             if state.is_ending {
                 return None;
@@ -229,7 +225,7 @@ impl Locks {
     }
 
     fn try_again(&self, waiter: &Arc<Waiter>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let scheduled = state.waiting.iter_mut().find(|it| Arc::ptr_eq(&it.waiter, waiter));
         if let Some(scheduled) = scheduled {
             scheduled.attempts += 1;
@@ -238,11 +234,7 @@ impl Locks {
     }
 }
 
-impl Waiter {
-    fn progress(&self) -> MutexGuard<'_, Progress> {
-        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+impl Waiter {}
 
 /// Whether another owner has a lock that excludes the requested one.
 fn is_excluded<T>(result: &Result<T>) -> bool {
@@ -282,7 +274,7 @@ impl Server {
             LockRequest::Cancel { id } => locks.cancel(id),
             LockRequest::Lease { seconds } => {
                 let lease = Duration::from_secs(seconds.into());
-                locks.state().lease = (!lease.is_zero()).then_some(lease);
+                locks.state.lock().lease = (!lease.is_zero()).then_some(lease);
             }
         }
         Ok(Some(success()))
@@ -298,7 +290,7 @@ impl Server {
             return Err(BAD_HANDLE);
         }
         self.has_set_lock(&file);
-        let mut state = self.locks.state();
+        let mut state = self.locks.state.lock();
         if state.granted.len() >= MAX_GRANTED {
             state.granted.pop_front();
         }
@@ -310,7 +302,7 @@ impl Server {
     pub(crate) fn wait_for_locks(&self, is_local: bool, answer: impl Fn(u32, &Reply)) {
         while let Some(due) = self.locks.due(is_local) {
             for waiter in due {
-                let mut progress = waiter.progress();
+                let mut progress = waiter.progress.lock();
                 let result = match *progress {
                     Progress::Answered => continue,
                     Progress::Cancelled => Err(Errno::INTR.into()),
@@ -324,7 +316,7 @@ impl Server {
                 *progress = Progress::Answered;
                 // The answer may wait for the client.
                 drop(progress);
-                self.locks.state().waiting.retain(|it| !Arc::ptr_eq(&it.waiter, &waiter));
+                self.locks.state.lock().waiting.retain(|it| !Arc::ptr_eq(&it.waiter, &waiter));
                 let reply = result.map_or_else(|failure| failure.reply(), |()| success());
                 answer(waiter.wanted.id, &reply);
             }

@@ -12,9 +12,11 @@
 //! other is its successor, and its handles stay valid.
 
 use std::collections::HashMap;
+use std::sync::Condvar;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+
+use base::Mutex;
 
 use crate::handles::File;
 use crate::schedule::Resource;
@@ -51,10 +53,6 @@ struct State {
 }
 
 impl LostLocks {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// A number for another connection.
     pub(crate) fn connection(&self) -> u64 {
         self.next.fetch_add(1, Ordering::Relaxed)
@@ -62,7 +60,7 @@ impl LostLocks {
 
     /// A lock was set in this file over this connection.
     pub(crate) fn set(&self, inode: Resource, connection: u64) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(loss) = state.lost.get_mut(&inode)
             && !loss.successors.contains(&connection)
         {
@@ -84,7 +82,7 @@ impl LostLocks {
         connection: u64,
         has_locks: impl FnOnce() -> bool,
     ) -> Result<Change<'_>> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if let Some(loss) = state.lost.get_mut(&file.inode)
             && file.opened <= loss.at
             && !loss.successors.contains(&connection)
@@ -100,7 +98,7 @@ impl LostLocks {
 
     /// This connection has ended, and the locks in these files are lost as soon as this returns.
     pub(crate) fn lose(&self, files: &[Resource], connection: u64) {
-        let mut guard = self.state();
+        let mut guard = self.state.lock();
         let state = &mut *guard;
         if state.lost.len() + files.len() > MAX_FILES {
             state.lost.clear();
@@ -118,7 +116,7 @@ impl LostLocks {
 
     /// This connection has ended, and has no locks.
     pub(crate) fn forget(&self, connection: u64) {
-        self.state().lockers.retain(|_, lockers| {
+        self.state.lock().lockers.retain(|_, lockers| {
             lockers.retain(|locker| *locker != connection);
             !lockers.is_empty()
         });
@@ -134,7 +132,7 @@ pub(crate) struct Change<'a> {
 
 impl Drop for Change<'_> {
     fn drop(&mut self) {
-        let mut state = self.lost.state();
+        let mut state = self.lost.state.lock();
         if let Some(count) = state.changing.get_mut(&self.inode) {
             *count -= 1;
             if *count == 0 {

@@ -1,10 +1,10 @@
 //! The system calls of each request.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
-use base::{Allocation, FileKind, Seek, SetXattr};
+use base::{Allocation, FileKind, Mutex, Seek, SetXattr};
 use bytes::Bytes;
 use rustix::fs::{AtFlags, Dir, DirEntry, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
@@ -204,7 +204,7 @@ impl Server {
 
     pub(crate) fn readdir(&self, handle: &[u8]) -> Result<Reply> {
         let directory = self.handles.listed(handle)?;
-        let mut listing = directory.listing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listing = directory.listing.lock();
         Ok(Reply::Names(listing.next(self.fields(), &self.paths)?))
     }
 

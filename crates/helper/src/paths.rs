@@ -11,8 +11,8 @@ use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
 
+use base::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fstat, fstatfs, openat,
@@ -322,7 +322,7 @@ impl Paths {
     }
 
     fn mounted_type(&self, device: Device) -> Option<FileSystemType> {
-        let mut mounted = self.mounted.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut mounted = self.mounted.lock();
         if !mounted.as_ref().is_some_and(Mounted::is_current) {
             *mounted = Mounted::read().ok();
         }
@@ -540,6 +540,7 @@ mod tests {
     #[test]
     fn a_path_with_a_parent_is_found_while_files_are_renamed() {
         use std::sync::atomic::{AtomicBool, Ordering};
+
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("d")).unwrap();
         std::fs::write(dir.path().join("d/f"), "").unwrap();

@@ -1,9 +1,9 @@
 //! The requests: what each claims, whether it may wait for a disk or a network, and its execution.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
 
-use base::LockKind;
+use base::{LockKind, Mutex};
 use rustix::io::Errno;
 use sftp::codec::{ExactAttrs, LockRequest, OpenFlags, Reply, Request, WatchRequest, XattrFlags};
 

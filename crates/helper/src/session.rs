@@ -11,10 +11,11 @@ use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, PoisonError, mpsc};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
+use base::Mutex;
 use bytes::{Bytes, BytesMut};
 use direct::Listener;
 use nix::sys::signal::{SigSet, Signal};
@@ -154,7 +155,7 @@ pub(crate) fn serve_connection(
         thread::scope(|scope| {
             let read = session.read_requests(scope, &mut *input);
             session.end();
-            let flushed = session.output().flush();
+            let flushed = session.output.lock().flush();
             let _ = over.send(read.and(flushed.map_err(Error::Stream)));
             session.server.release_locks();
         });
@@ -252,14 +253,6 @@ impl State {
 }
 
 impl Session {
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn output(&self) -> MutexGuard<'_, Output> {
-        self.output.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn read_requests<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -284,10 +277,10 @@ impl Session {
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
         let version = Version { version: codec::VERSION, extensions, product: Some(product) };
-        version.encode(&mut self.output().replies);
+        version.encode(&mut self.output.lock().replies);
         let mut buffer = vec![0; MAX_IO_BYTES as usize];
         let before_wait = |silent: Duration| {
-            self.output().flush().map_err(Error::Stream)?;
+            self.output.lock().flush().map_err(Error::Stream)?;
             let limit = self.server.locks.silence_limit();
             if let Some(limit) = limit.filter(|limit| silent >= *limit) {
                 return Err(Error::Silent(limit));
@@ -314,7 +307,7 @@ impl Session {
         let (id, request) = Request::decode(&packet)?;
         if let Request::Direct(request) = request {
             let reply = self.listen(request).unwrap_or_else(|failure| failure.reply());
-            self.output().reply(id, &reply);
+            self.output.lock().reply(id, &reply);
             return Ok(());
         }
         let claims = self.server.claims(id, &request);
@@ -332,17 +325,17 @@ impl Session {
         }
         let is_release = is_release(&packet, &request);
         let (ticket, ready) = {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             while state.is_full() {
                 // Replies may be what the client waits for.
                 drop(state);
-                self.output().flush().map_err(Error::Stream)?;
-                state = self.state();
+                self.output.lock().flush().map_err(Error::Stream)?;
+                state = self.state.lock();
                 if state.is_full() {
                     let waited = self.changed.wait_timeout(state, PATIENCE);
                     drop(waited.unwrap_or_else(PoisonError::into_inner));
                     self.overtake(scope)?;
-                    state = self.state();
+                    state = self.state.lock();
                 }
             }
             // It may overtake one of another file system, or be refused.
@@ -350,14 +343,14 @@ impl Session {
             if state.schedule.may_hang() {
                 drop(state);
                 file_system = self.server.file_system(&request);
-                state = self.state();
+                state = self.state.lock();
             }
             if file_system.is_some_and(|it| state.has_no_room_for(it.device, is_release)) {
                 drop(state);
                 if matches!(request, Request::Opendir { .. }) {
                     self.server.handles.forget(id);
                 }
-                self.output().reply(id, &HANGS.reply());
+                self.output.lock().reply(id, &HANGS.reply());
                 return Ok(());
             }
             let yields = server::may_be_overtaken(&request);
@@ -373,7 +366,7 @@ impl Session {
             return Ok(());
         }
         let file_system = self.server.file_system(&request);
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.schedule.set_file_system(ticket, file_system);
         let others = usize::from(ready.is_none());
         state.queue.extend(ready.map(|packet| (ticket, packet)));
@@ -389,7 +382,7 @@ impl Session {
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
     ) -> Result<Option<Duration>, Error> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if !state.schedule.is_held_up() && state.queue.is_empty() {
             return Ok(None);
         }
@@ -416,7 +409,7 @@ impl Session {
     /// Accepts further connections from now on.
     fn listen(&self, request: DirectRequest) -> Outcome<Reply> {
         let address = self.options.direct.ok_or(Failure::System(Errno::OPNOTSUPP))?;
-        let mut listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut listener = self.listener.lock();
         if listener.is_some() {
             return Err(Failure::System(Errno::BUSY));
         }
@@ -440,7 +433,7 @@ impl Session {
         }
         let started = thread::Builder::new().name(name.to_owned()).spawn_scoped(scope, || {
             serve(&|id, reply| {
-                let mut output = self.output();
+                let mut output = self.output.lock();
                 output.reply(id, reply);
                 let _ = output.flush();
             });
@@ -461,7 +454,7 @@ impl Session {
         scope: &'scope Scope<'scope, '_>,
         others: usize,
     ) -> Result<(), Error> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.idle >= state.queue.len() + others || state.threads >= state.max_threads() {
             return Ok(());
         }
@@ -495,24 +488,24 @@ impl Session {
                     let file = self.server.handles.file(handle);
                     self.proceed(|schedule| schedule.release(ticket));
                     let reply = Server::sync(file);
-                    self.state().schedule.executed(ticket);
-                    self.output().reply(id, &reply);
+                    self.state.lock().schedule.executed(ticket);
+                    self.output.lock().reply(id, &reply);
                 }
                 Ok((id, request)) => {
                     let release = || self.proceed(|schedule| schedule.release(ticket));
                     let answer = self.answer(id, &request, Some(&release), &mut buffer);
-                    self.state().schedule.executed(ticket);
+                    self.state.lock().schedule.executed(ticket);
                     answer.into_iter().for_each(|answer| self.send(id, answer, &buffer));
                 }
                 Err(_) => {}
             }
             self.finish(ticket);
-            let _ = self.output().flush();
+            let _ = self.output.lock().flush();
         }
     }
 
     fn next_request(&self) -> Option<(Ticket, Bytes)> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         loop {
             // Those that may hang, too, take the last threads.
             let answers = |(ticket, _): &(Ticket, Bytes)| !state.schedule.hangs(*ticket);
@@ -524,7 +517,7 @@ impl Session {
                 }
                 drop(state);
                 self.finish(ticket);
-                state = self.state();
+                state = self.state.lock();
                 continue;
             }
             if state.ended_at.is_some() && state.schedule.len() == 0 {
@@ -564,12 +557,12 @@ impl Session {
         match answer {
             Answer::WouldBlock | Answer::Waiting => {}
             Answer::Reply(reply) => match self.packed_reply(id, &reply) {
-                Some(packed) => self.output().packet(&packed),
-                None => self.output().reply(id, &reply),
+                Some(packed) => self.output.lock().packet(&packed),
+                None => self.output.lock().reply(id, &reply),
             },
             Answer::Data(len) => match self.packed_data(id, &buffer[..len]) {
-                Some(packed) => self.output().packet(&packed),
-                None => self.output().data(id, &buffer[..len]),
+                Some(packed) => self.output.lock().packet(&packed),
+                None => self.output.lock().data(id, &buffer[..len]),
             },
         }
     }
@@ -602,7 +595,7 @@ impl Session {
 
     /// Gives the requests to the pool that can be executed now.
     fn proceed(&self, ready: impl FnOnce(&mut Schedule<Bytes>) -> Vec<(Ticket, Bytes)>) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         // The thread that reads requests may wait for room.
         let was_full = state.schedule.len() >= MAX_REQUESTS;
         let ready = ready(&mut state.schedule);
@@ -618,11 +611,11 @@ impl Session {
     /// and the further connections end. Returns when no requests are executed but those that hang,
     /// and none that may change a file with locks. The locks in local files have ended then.
     fn end(&self) {
-        self.state().ended_at = Some(Instant::now());
+        self.state.lock().ended_at = Some(Instant::now());
         self.changed.notify_all();
         self.server.locks.end();
         self.server.watches.iter().for_each(Watches::end);
-        let listener = self.listener.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let listener = self.listener.lock().take();
         listener.iter().for_each(Listener::end);
         self.wait_for_requests(|schedule| schedule.executes_only(Entry::changes_nothing_local));
         self.server.lose_local_locks();
@@ -641,7 +634,7 @@ impl Session {
     /// Waits until all requests are finished, or no other ones begin and those that have begun may
     /// be left.
     fn wait_for_requests(&self, may_be_left: impl Fn(&Schedule<Bytes>) -> bool) {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         while state.schedule.len() > 0 {
             if state.is_late() {
                 while let Some((ticket, _)) = state.queue.pop_front() {

@@ -13,9 +13,10 @@
 use std::collections::HashSet;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, OnceLock, PoisonError};
 use std::time::Duration;
 
+use base::Mutex;
 use bytes::Bytes;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
@@ -71,13 +72,9 @@ impl Watches {
         Ok(Watches { inotify, end, thread, state, changed: Condvar::new() })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// The session ends.
     pub(crate) fn end(&self) {
-        self.state().is_ending = true;
+        self.state.lock().is_ending = true;
         self.changed.notify_all();
         // Fails only when it is readable already.
         let _ = rustix::io::write(&self.end, &1u64.to_ne_bytes());
@@ -93,7 +90,7 @@ impl Watches {
             | WatchFlags::ONLYDIR
             | WatchFlags::DELETE_SELF
             | WatchFlags::MOVE_SELF;
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if state.ids.len() >= MAX_WATCHES {
             return Err(Errno::NOSPC.into());
         }
@@ -111,7 +108,7 @@ impl Watches {
     }
 
     fn remove(&self, id: WatchId) -> Result<()> {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         let is_known = state.ids.remove(&(id.0 as i32));
         let Some(inotify) = self.inotify.get() else {
             return Err(Errno::INVAL.into());
@@ -129,7 +126,7 @@ impl Watches {
         if !self.thread.is_there() {
             return Err(Errno::AGAIN.into());
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         if self.inotify.get().is_none() {
             return Err(Errno::INVAL.into());
         }
@@ -146,7 +143,7 @@ impl Watches {
     pub(crate) fn serve(&self, answer: impl Fn(u32, &Reply)) {
         let mut buffer = vec![MaybeUninit::uninit(); EVENT_BYTES];
         loop {
-            let mut state = self.state();
+            let mut state = self.state.lock();
             while state.next.is_none() && !state.is_ending {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
@@ -160,7 +157,7 @@ impl Watches {
                 // A change has several events, and often others follow.
                 std::thread::sleep(GATHER);
             }
-            let mut state = self.state();
+            let mut state = self.state.lock();
             if state.is_ending {
                 return;
             }
