@@ -28,7 +28,7 @@ mod pending;
 mod reader;
 mod receive_buffer;
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -232,7 +232,7 @@ impl Shared {
         ticket: &mut Option<u64>,
         waker: &Waker,
     ) -> Poll<Result<u32>> {
-        let mut output = self.output.lock();
+        let output = self.output.lock();
         let mut pending = self.pending.lock();
         if let Some(end) = pending.end() {
             return Poll::Ready(Err(end.clone()));
@@ -249,9 +249,33 @@ impl Shared {
             *ticket = Some(pending.enqueue(*ticket, waker));
             return Poll::Pending;
         }
-        let id = pending.reserve(packet.kind, expect, Some(waker.clone()));
+        let (waker, ticket) = (Some(waker.clone()), ticket.take());
+        Poll::Ready(self.send((output, pending), packet, expect, waker, ticket))
+    }
+
+    /// Sends `packet` at once; no caller waits for the reply.
+    fn send_unattended(self: &Arc<Shared>, mut packet: Packet, expect: Expect) {
+        let output = self.output.lock();
+        let pending = self.pending.lock();
+        if pending.end().is_none() && !packet.is_void() {
+            // An error ends the connection.
+            let _ = self.send((output, pending), &mut packet, expect, None, None);
+        }
+    }
+
+    /// Sends `packet` for a caller with `waker` and returns the id. A caller with a ticket leaves
+    /// the queue.
+    fn send(
+        self: &Arc<Shared>,
+        (mut output, mut pending): (MutexGuard<'_, output::State>, MutexGuard<'_, Pending>),
+        packet: &mut Packet,
+        expect: Expect,
+        waker: Option<Waker>,
+        ticket: Option<u64>,
+    ) -> Result<u32> {
+        let id = pending.reserve(packet.kind, expect, waker);
         // There may be room for the next caller too; it checks for itself.
-        let next = ticket.take().and_then(|ticket| pending.leave_queue(ticket));
+        let next = ticket.and_then(|ticket| pending.leave_queue(ticket));
         drop(pending);
         let sent = match id {
             Some(id) => {
@@ -259,6 +283,7 @@ impl Shared {
                 self.counters.sent(packet);
                 output.push(packet, self).map(|()| id)
             }
+            // 65,536 requests without a reply: the server has stopped responding.
             None => Err(Error::Disconnected("all request ids are in use".into())),
         };
         let writer = output.writer_to_wake();
@@ -269,33 +294,7 @@ impl Shared {
         {
             self.finish(error.clone());
         }
-        Poll::Ready(sent)
-    }
-
-    /// Sends `packet` at once; no caller waits for the reply.
-    fn send_unattended(self: &Arc<Shared>, mut packet: Packet, expect: Expect) {
-        let mut output = self.output.lock();
-        let mut pending = self.pending.lock();
-        if pending.end().is_some() || packet.is_void() {
-            return;
-        }
-        let id = pending.reserve(packet.kind, expect, None);
-        drop(pending);
-        let sent = match id {
-            Some(id) => {
-                packet.set_id(id);
-                self.counters.sent(&packet);
-                output.push(&mut packet, self)
-            }
-            // 65,536 requests without a reply: the server has stopped responding.
-            None => Err(Error::Disconnected("all request ids are in use".into())),
-        };
-        let writer = output.writer_to_wake();
-        drop(output);
-        writer.into_iter().for_each(Waker::wake);
-        if let Err(error) = sent {
-            self.finish(error);
-        }
+        sent
     }
 
     /// Wakes the first caller in the queue, since there may be room.
