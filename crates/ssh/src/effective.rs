@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use tokio::io::AsyncReadExt;
@@ -19,8 +19,8 @@ use tokio::process::Command;
 /// the settings.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Maximum bytes read of its output, which is about 6 KiB.
-const ANSWER_MAX_BYTES: u64 = 256 * 1024;
+/// Maximum bytes read of a program's output. That of `ssh -G` is about 6 KiB.
+const OUTPUT_MAX_BYTES: u64 = 256 * 1024;
 
 /// The settings that ssh would use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -95,24 +95,22 @@ pub(crate) fn is_ssh(program: &OsStr) -> bool {
     Path::new(program).file_name() == Some(OsStr::new("ssh"))
 }
 
+/// Runs a program of this machine, and returns its status and output. If the future is dropped,
+/// the program is killed.
+pub(crate) async fn output(mut command: Command) -> Option<(ExitStatus, String)> {
+    command.current_dir("/").env_remove("OLDPWD").stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
+    let mut child = command.spawn().ok()?;
+    let mut text = Vec::new();
+    child.stdout.take()?.take(OUTPUT_MAX_BYTES).read_to_end(&mut text).await.ok()?;
+    let status = child.wait().await.ok()?;
+    Some((status, String::from_utf8_lossy(&text).into_owned()))
+}
+
 /// The output of `command`, if it succeeds in time.
-async fn answer(mut command: Command) -> Option<String> {
-    command
-        .current_dir("/")
-        .env_remove("OLDPWD")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .kill_on_drop(true);
-    let asked = async {
-        let mut child = command.spawn().ok()?;
-        let mut text = Vec::new();
-        child.stdout.take()?.take(ANSWER_MAX_BYTES).read_to_end(&mut text).await.ok()?;
-        let status = child.wait().await.ok()?;
-        status.success().then(|| String::from_utf8_lossy(&text).into_owned())
-    };
-    match tokio::time::timeout(QUERY_TIMEOUT, asked).await {
-        Ok(answer) => answer,
+async fn answer(command: Command) -> Option<String> {
+    match tokio::time::timeout(QUERY_TIMEOUT, output(command)).await {
+        Ok(answer) => answer.filter(|(status, _)| status.success()).map(|(_, text)| text),
         Err(_) => {
             tracing::warn!(
                 "`ssh -G` did not finish within {} s; its settings are not used",

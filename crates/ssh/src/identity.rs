@@ -11,22 +11,17 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::Duration;
 
-use tokio::io::AsyncReadExt;
 use tokio::process::Command;
 
 use crate::config::Transport;
 use crate::dialer::Dialer;
-use crate::effective::Effective;
+use crate::effective::{Effective, output};
 
 /// How long `ssh-keygen -F` may take to search one file. A list of ten thousand hosts takes a tenth
 /// of a second.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Maximum bytes read of its output: some keys of one host.
-const ANSWER_MAX_BYTES: u64 = 64 * 1024;
 
 /// Key types, in ssh's order of preference.
 const KINDS: [&str; 4] =
@@ -140,16 +135,8 @@ fn files(list: &str) -> Vec<OsString> {
 async fn look_up(name: &str, file: &OsString) -> Option<String> {
     let mut command = Command::new("ssh-keygen");
     command.arg("-F").arg(name).arg("-f").arg(file);
-    command.current_dir("/").env_remove("OLDPWD").stdin(Stdio::null());
-    command.stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
-    let asked = async {
-        let mut child = command.spawn().ok()?;
-        let mut text = Vec::new();
-        child.stdout.take()?.take(ANSWER_MAX_BYTES).read_to_end(&mut text).await.ok()?;
-        child.wait().await.ok()?;
-        Some(String::from_utf8_lossy(&text).into_owned())
-    };
-    tokio::time::timeout(LOOKUP_TIMEOUT, asked).await.ok()?
+    let found = tokio::time::timeout(LOOKUP_TIMEOUT, output(command)).await.ok()?;
+    found.map(|(_, text)| text)
 }
 
 /// The keys in the output of `ssh-keygen -F`: type and key. Certificate authorities and revoked
