@@ -1,7 +1,7 @@
 //! Renames in flight. The reply to an open of such a name does not show whether the file from
 //! before or after the rename was opened.
 
-use base::{Mutex, RemotePath, until};
+use base::{Mutex, OnDrop, RemotePath, until};
 use tokio::sync::Notify;
 
 #[derive(Default)]
@@ -17,20 +17,21 @@ struct State {
     active: Vec<(u64, [RemotePath; 2])>,
 }
 
-/// A rename in flight; ended by drop.
-#[must_use]
-pub(crate) struct RenameGuard<'a> {
-    renames: &'a ActiveRenames,
-    number: u64,
-}
-
 impl ActiveRenames {
-    pub(crate) fn begin(&self, from: &RemotePath, to: &RemotePath) -> RenameGuard<'_> {
+    /// A rename is in flight until the result is dropped.
+    pub(crate) fn begin<'a>(
+        &'a self,
+        from: &RemotePath,
+        to: &RemotePath,
+    ) -> OnDrop<impl FnMut() + use<'a>> {
         let mut state = self.state.lock();
         state.next += 1;
         let number = state.next;
         state.active.push((number, [from.clone(), to.clone()]));
-        RenameGuard { renames: self, number }
+        OnDrop(move || {
+            self.state.lock().active.retain(|(active, _)| *active != number);
+            self.ended.notify_waiters();
+        })
     }
 
     /// Whether `path` is being renamed or replaced, itself or with a directory above it.
@@ -42,12 +43,5 @@ impl ActiveRenames {
     /// Returns when no rename [affects](ActiveRenames::affects) `path`.
     pub(crate) async fn wait_until_ended(&self, path: &RemotePath) {
         until(&self.ended, || (!self.affects(path)).then_some(())).await;
-    }
-}
-
-impl Drop for RenameGuard<'_> {
-    fn drop(&mut self) {
-        self.renames.state.lock().active.retain(|(number, _)| *number != self.number);
-        self.renames.ended.notify_waiters();
     }
 }
