@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{Allocation, Attr, AttrChange, Data, Errno, Fh, Result, Seek};
-use bytes::Bytes;
+use base::{Allocation, Attr, Errno, Fh, Result};
 
 use crate::Core;
 use crate::change::PendingChange;
@@ -106,15 +105,6 @@ impl Core {
         }
     }
 
-    pub(crate) async fn read(self: &Arc<Core>, fh: Fh, offset: u64, len: u32) -> Result<Data> {
-        let handle = self.files.handle(fh)?;
-        self.wait_for_queue(&handle.file).await?;
-        let data =
-            self.retry_with_handles([&handle], |[fh]| self.inner.read(fh, offset, len)).await?;
-        handle.file.lock().note_read(&data, offset);
-        Ok(data)
-    }
-
     pub(crate) async fn fstat(self: &Arc<Core>, fh: Fh) -> Result<Attr> {
         let handle = self.files.handle(fh)?;
         self.wait_for_queue(&handle.file).await?;
@@ -170,25 +160,6 @@ impl Core {
         };
         let deferred = file.lock().take_deferred_error();
         finished.and(deferred)
-    }
-
-    pub(crate) async fn write(self: &Arc<Core>, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
-        let appends = self.files.handle(fh)?.flags.append;
-        let change = match appends {
-            true => Change::Append { data, arrived: 0 },
-            false => Change::Write { offset, data },
-        };
-        self.change(fh, change).await
-    }
-
-    pub(crate) async fn fsetattr(self: &Arc<Core>, fh: Fh, change: AttrChange) -> Result<()> {
-        self.change(fh, Change::SetAttr(change)).await
-    }
-
-    pub(crate) async fn seek(self: &Arc<Core>, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
-        let handle = self.files.handle(fh)?;
-        self.wait_for_queue(&handle.file).await?;
-        self.retry_with_handles([&handle], |[fh]| self.inner.seek(fh, offset, what)).await
     }
 
     /// Reserving and freeing space is idempotent.

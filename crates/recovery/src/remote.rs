@@ -1,5 +1,4 @@
-//! The [`Remote`] implementation of [`Recovering`]: each operation calls the module that implements
-//! it.
+//! The [`Remote`] implementation of [`Recovering`]; a long operation is in the module of its family.
 
 use std::sync::Arc;
 
@@ -12,6 +11,7 @@ use base::{
 use bytes::Bytes;
 
 use crate::Recovering;
+use crate::change_log::Change;
 use crate::name_history::NameState;
 
 #[async_trait]
@@ -55,11 +55,23 @@ impl Remote for Recovering {
     }
 
     async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
-        self.core.read(fh, offset, len).await
+        let core = &self.core;
+        let handle = core.files.handle(fh)?;
+        core.wait_for_queue(&handle.file).await?;
+        let data =
+            core.retry_with_handles([&handle], |[fh]| core.inner.read(fh, offset, len)).await?;
+        handle.file.lock().note_read(&data, offset);
+        Ok(data)
     }
 
     async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
-        self.core.write(fh, offset, data).await
+        let core = &self.core;
+        let appends = core.files.handle(fh)?.flags.append;
+        let change = match appends {
+            true => Change::Append { data, arrived: 0 },
+            false => Change::Write { offset, data },
+        };
+        core.change(fh, change).await
     }
 
     async fn fsync(&self, fh: Fh) -> Result<()> {
@@ -87,7 +99,7 @@ impl Remote for Recovering {
     }
 
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()> {
-        self.core.fsetattr(fh, change).await
+        self.core.change(fh, Change::SetAttr(change)).await
     }
 
     async fn mkdir(&self, path: &RemotePath, perm: u32) -> Result<()> {
@@ -141,7 +153,10 @@ impl Remote for Recovering {
     }
 
     async fn seek(&self, fh: Fh, offset: u64, what: Seek) -> Result<u64> {
-        self.core.seek(fh, offset, what).await
+        let core = &self.core;
+        let handle = core.files.handle(fh)?;
+        core.wait_for_queue(&handle.file).await?;
+        core.retry_with_handles([&handle], |[fh]| core.inner.seek(fh, offset, what)).await
     }
 
     fn may_exceed_sftp(&self) -> bool {
