@@ -227,10 +227,7 @@ impl Core {
     /// An entry of the sources was compared.
     pub(crate) fn planned(&self, step: &Step) {
         Progress::add(&self.progress.entries, 1);
-        if matches!(step.action, Action::Copy(_)) {
-            Progress::add(&self.progress.files_planned, 1);
-            Progress::add(&self.progress.bytes_planned, step.bytes());
-        }
+        self.show_planned(step);
         if self.job.options.hard_links
             && step.attr.kind == FileKind::Regular
             && !self.knows_links(step)
@@ -242,6 +239,13 @@ impl Core {
         totals.counts.entries += 1;
         if step.attr.kind == FileKind::Regular {
             totals.counts.bytes += step.attr.size;
+        }
+    }
+
+    fn show_planned(&self, step: &Step) {
+        if matches!(step.action, Action::Copy(_)) {
+            Progress::add(&self.progress.files_planned, 1);
+            Progress::add(&self.progress.bytes_planned, step.bytes());
         }
     }
 
@@ -308,21 +312,30 @@ impl Core {
         self.entry_ended(&step.name, step.attr.kind, &step.action, end);
     }
 
-    /// Takes back how a step has ended, with these bytes if it has not failed: it has to be done
-    /// again.
-    pub(crate) fn take_back(&self, action: &Action, counted: Option<Copied>) {
-        let counts = &mut self.totals.lock().counts;
-        let Some(Copied { bytes, .. }) = counted else {
-            counts.failed -= 1;
-            return;
-        };
-        match action {
-            Action::Copy(_) => {
-                counts.files_copied -= 1;
-                counts.bytes_copied -= bytes;
+    /// Takes back how a step has ended, since it has to be done again. The counters of progress only
+    /// grow: there, `again` is one more file.
+    pub(crate) fn take_back(
+        &self,
+        action: &Action,
+        end: &std::result::Result<Copied, Problem>,
+        again: &Step,
+    ) {
+        self.show_planned(again);
+        let Totals { counts, problems, problems_total, .. } = &mut *self.totals.lock();
+        match (end, action) {
+            (Err(problem), _) => {
+                counts.failed -= 1;
+                *problems_total -= 1;
+                if let Some(at) = problems.iter().rposition(|noted| noted == problem) {
+                    problems.remove(at);
+                }
             }
-            Action::MakeLink(_) => counts.links_made -= 1,
-            Action::HardLink { .. } => counts.names_made -= 1,
+            (Ok(copied), Action::Copy(_)) => {
+                counts.files_copied -= 1;
+                counts.bytes_copied -= copied.bytes;
+            }
+            (Ok(_), Action::MakeLink(_)) => counts.links_made -= 1,
+            (Ok(_), Action::HardLink { .. }) => counts.names_made -= 1,
             _ => {}
         }
     }

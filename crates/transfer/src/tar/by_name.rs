@@ -291,9 +291,5 @@ async fn check(
         })
         .await,
     );
-    let retry = |one: CopiedEntry| {
-        core.take_back(&one.action, one.counted);
-        one.into_step(source)
-    };
-    wrong.into_iter().map(retry).collect()
+    wrong.into_iter().map(|one| one.again(core, source)).collect()
 }

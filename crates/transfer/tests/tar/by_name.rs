@@ -4,13 +4,16 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use base::RemotePath;
 use local::Local;
 use transfer::tar::Declined;
 use transfer::tar::by_name::{ByName, ByNameTotals, StreamsByName};
 use transfer::unseen::ShellFind;
-use transfer::{Job, Options, Outcome, Owners, Run, Silent, Source, Tree, Xattrs, engine};
+use transfer::{
+    Job, Options, Outcome, Owners, Progress, Run, Silent, Source, Tree, Xattrs, engine,
+};
 
 use super::archive::{CHAR, DIR, FILE, HARD, LINK, Member, archive};
 use super::plain::plain as plain_sftp;
@@ -54,8 +57,11 @@ pub async fn copy_of(
     let sources = vec![Source { tree: source, to: RemotePath::root() }];
     let job = Job { sources, ..job(from, to, options) };
     let run = Run::start(job, Arc::new(Silent)).await.unwrap();
+    let progress = run.progress();
     let outcome = engine::drive(run, &mut by_name).await;
     assert_eq!(outcome.counts.ended(), outcome.counts.entries, "{outcome:#?}");
+    let Progress { files_done, files_planned, .. } = &*progress;
+    assert_eq!(files_done.load(Relaxed), files_planned.load(Relaxed));
     (outcome, by_name.totals())
 }
 
@@ -601,7 +607,7 @@ async fn a_stream_that_stalls_does_not_hold_up_who_ends_the_run() {
     let progress = run.progress();
     let stop = async {
         // The names are out, and nothing comes.
-        while !progress.planned.load(std::sync::atomic::Ordering::Relaxed) {
+        while !progress.planned.load(Relaxed) {
             tokio::task::yield_now().await;
         }
         stopper.stop();

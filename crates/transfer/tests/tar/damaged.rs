@@ -360,3 +360,27 @@ async fn a_file_by_name_whose_attributes_are_refused_is_checked_and_gets_its_fur
         assert_eq!((one.mtime(), one.ino()), (1_500_000_000, two.ino()), "{end}");
     }
 }
+
+#[tokio::test]
+async fn a_file_by_name_that_is_copied_again_has_one_problem_at_most() {
+    let (from, to) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let programs = tempfile::tempdir().unwrap();
+    let tar = "$real --pax-option='SCHILY.xattr.unknown.name:=value' \"$@\"; \
+        echo something new > file; exit 1";
+    let shell = LocalShell::with_tar(programs.path(), tar);
+    let options = Options { xattrs: Xattrs::All, ..Options::default() };
+    let here = Tree::remote(Arc::new(local::Local::open(from.path()).unwrap()));
+    // Only for one of them the run copies what the stream has not.
+    for (source, problems) in [(Tree::remote(plain(from.path()).await), 1), (here, 0)] {
+        fs::write(from.path().join("file"), "content").unwrap();
+        aged(&from.path().join("file"), old() + Duration::from_millis(500));
+        let copy = by_name::copy_of(source, from.path(), to.path(), shell.clone(), &options);
+        let (outcome, _) = copy.await;
+        assert_eq!(outcome.problems.len(), problems, "{outcome:#?}");
+        assert_eq!(
+            (outcome.problems_total, outcome.counts.failed),
+            (problems as u64, problems as u64)
+        );
+        fs::remove_file(to.path().join("file")).unwrap();
+    }
+}

@@ -27,8 +27,8 @@ pub(super) struct CopiedEntry {
     pub(super) from: RemotePath,
     /// What was done, as it was reported.
     pub(super) action: Action,
-    /// What was counted; `None` if it was counted as failed, since it lacks extended attributes.
-    pub(super) counted: Option<Copied>,
+    /// How it was counted: as failed if it lacks extended attributes.
+    pub(super) end: Result<Copied, Problem>,
     /// Its mtime is not set yet: its content is unconfirmed until tar has ended.
     pub(super) unconfirmed: bool,
     /// Relative to the target.
@@ -59,8 +59,8 @@ impl CopiedEntry {
         sink.set_mtime(&core.job.target.path_of(&self.name), self.attr.mtime)
     }
 
-    /// The step with which the run copies it.
-    pub(super) fn into_step(self, source: usize) -> Step {
+    /// Takes it back, and returns the step with which the run copies it.
+    pub(super) fn again(self, core: &Core, source: usize) -> Step {
         let action = match self.attr.kind {
             FileKind::Symlink => Action::MakeLink(Why::Time),
             _ => Action::Copy(Why::Time),
@@ -68,7 +68,9 @@ impl CopiedEntry {
         let (paths, there) = ((self.from, self.name), Some(self.attr));
         // An archive has no identities.
         let attr = Attr { inode: self.asked.inode, ..self.attr };
-        Step { action, ..Step::new(source, paths, attr, there, self.dir) }
+        let step = Step { action, ..Step::new(source, paths, attr, there, self.dir) };
+        core.take_back(&self.action, &self.end, &step);
+        step
     }
 }
 
@@ -224,10 +226,9 @@ impl Placer {
                 Err(Problem::refused_xattrs(&step.name, refused))
             }
         };
-        let counted = end.as_ref().ok().copied();
-        self.core.ended(&step, end);
+        self.core.ended(&step, end.clone());
         let Step { from, name, action, dir, attr: asked, .. } = step;
-        let copied = CopiedEntry { from, action, counted, unconfirmed, name, attr, asked, dir };
+        let copied = CopiedEntry { from, action, end, unconfirmed, name, attr, asked, dir };
         self.copied.push(copied);
     }
 }

@@ -314,7 +314,7 @@ async fn pull_files(
     let End { done, why, messages, link } = peer.receive(feeding, placer, Placer::unpack).await;
     let Placer { copied, left, torn_since, .. } = done;
     let confirmed = Confirmed::by(why.is_none(), reports_changes, torn_since);
-    let entries = copied.iter().filter(|one| one.counted.is_some()).count() as u64;
+    let entries = copied.iter().filter(|one| one.end.is_ok()).count() as u64;
     StreamEnd { entries, copied, left, why, confirmed, messages: Messages::parse(&messages), link }
 }
 
