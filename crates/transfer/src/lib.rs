@@ -42,7 +42,7 @@ pub mod events;
 pub mod filter;
 mod flow;
 #[cfg(any(test, feature = "fuzzing"))]
-pub mod fuzz;
+pub mod fuzz_tests;
 pub mod job;
 pub mod options;
 pub mod outcome;
@@ -61,6 +61,8 @@ mod xattr;
 
 pub use events::{Entry, Events, Progress, Silent};
 pub use filter::{Filter, FilterBuilder};
+#[cfg(any(test, feature = "fuzzing"))]
+pub use fuzz_tests as fuzz;
 pub use job::{Job, JobError, Source, Tree, below};
 pub use options::{Options, Owners, Xattrs};
 pub use outcome::{Counts, Doing, Outcome, Problem, Stop};

@@ -32,7 +32,7 @@
 pub mod by_name;
 mod counters;
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) mod fuzz;
+pub(crate) mod fuzz_tests;
 mod large;
 pub mod listing;
 mod member;

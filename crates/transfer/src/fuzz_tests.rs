@@ -6,7 +6,7 @@ use std::io::Read;
 use base::shell::quote;
 
 use crate::compress::{self, Encoder, Method};
-pub use crate::tar::fuzz::{listing, tar_reader, unpack};
+pub use crate::tar::fuzz_tests::{listing, tar_reader, unpack};
 
 /// Most of a stream that is decompressed, in bytes: a few bytes may stand for many.
 const MOST_BYTES: u64 = 4 << 20;
@@ -102,7 +102,7 @@ mod tests {
     use testkit::mutated::each;
 
     use super::*;
-    use crate::tar::fuzz::seeds;
+    use crate::tar::fuzz_tests::seeds;
 
     const TIME: Duration = Duration::from_secs(1);
 
