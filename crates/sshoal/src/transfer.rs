@@ -179,7 +179,6 @@ fn copy_request(
             false => arguments.compress,
         },
         options,
-        has_patterns: !arguments.rules.is_empty(),
         remote: operands,
         local,
         target_is_directory: target.as_encoded_bytes().ends_with(b"/"),

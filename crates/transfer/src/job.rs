@@ -104,9 +104,6 @@ pub struct Job {
 /// Why a job cannot start.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
-    /// No source.
-    #[error("nothing to copy: name at least one source")]
-    NoSource,
     /// Two sources have the same names at the target.
     #[error(
         "two sources become {}, and would overwrite each other; copy them one after the other, or \
@@ -122,18 +119,6 @@ pub enum JobError {
     /// An option that the engine cannot honour.
     #[error("{0}")]
     Option(&'static str),
-}
-
-impl Job {
-    /// # Errors
-    /// When there is no source, or two go to one name.
-    pub fn check(&self) -> Result<(), JobError> {
-        if self.sources.is_empty() {
-            return Err(JobError::NoSource);
-        }
-        let to: Vec<_> = self.sources.iter().map(|source| source.to.clone()).collect();
-        check_names(&to)
-    }
 }
 
 fn at_target(path: &RemotePath) -> String {
@@ -161,26 +146,19 @@ pub(crate) fn check_names(to: &[RemotePath]) -> Result<(), JobError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use testkit::{MemRemote, path};
+    use testkit::path;
 
-    fn job(to: &[&str]) -> Job {
-        let tree = Tree::remote(Arc::new(MemRemote::new()));
-        let source = |to: &&str| Source { tree: tree.clone(), to: path(to) };
-        Job {
-            sources: to.iter().map(source).collect(),
-            target: tree.clone(),
-            options: Options::default(),
-        }
+    fn checked(to: &[&str]) -> Result<(), JobError> {
+        check_names(&to.iter().map(|to| path(to)).collect::<Vec<_>>())
     }
 
     #[test]
     fn sources_that_would_meet_are_refused() {
-        assert_eq!(job(&[]).check(), Err(JobError::NoSource));
-        assert_eq!(job(&["a", "ab"]).check(), Ok(()));
+        assert_eq!(checked(&["a", "ab"]), Ok(()));
         for colliding in [&["a", "a"][..], &["", "a"], &["", ""], &["x", "a/b", "a"]] {
-            assert!(matches!(job(colliding).check(), Err(JobError::SameName(_))), "{colliding:?}");
+            assert!(matches!(checked(colliding), Err(JobError::SameName(_))), "{colliding:?}");
         }
-        let shown = |to| job(to).check().unwrap_err().to_string();
+        let shown = |to| checked(to).unwrap_err().to_string();
         assert!(shown(&["a", "a"]).starts_with("two sources become \"a\" at the target, and"));
         assert!(shown(&["", ""]).starts_with("two sources become the target itself, and"));
     }

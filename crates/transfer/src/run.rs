@@ -81,9 +81,8 @@ impl Run {
     /// Looks at the target, and begins to compare.
     ///
     /// # Errors
-    /// If the job is invalid, or `lstat` and creation of the target fail.
+    /// If `lstat` or creation of the target fails.
     pub async fn start(job: Job, events: Arc<dyn Events>) -> Result<Run, JobError> {
-        job.check()?;
         let core = Core::new(job, events);
         let (over, overs) = mpsc::unbounded_channel();
         if core.job.target.local.is_none() && !core.job.options.dry_run {

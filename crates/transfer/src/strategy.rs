@@ -94,8 +94,6 @@ pub struct CopyRequest {
     pub compress: Compress,
     /// What is copied, and how.
     pub options: Options,
-    /// The user gave patterns.
-    pub has_patterns: bool,
     /// The sources of a pull; the only target of a push.
     pub remote: Vec<RemoteOperand>,
     /// The sources of a push; the only target of a pull.

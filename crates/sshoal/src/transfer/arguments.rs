@@ -293,11 +293,6 @@ impl Args for Rules {
 }
 
 impl Rules {
-    /// Whether there are no patterns.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
     fn filter(&self) -> Result<Filter, Problem> {
         let mut filter = Filter::builder();
         for (rule, value) in &self.0 {

@@ -207,7 +207,7 @@ impl<'a> Pulling<'a> {
         self.context.may_stream()?;
         let operand = &self.context.request.remote[index];
         self.context.has_one_host(operand, "the source is on this machine")?;
-        if self.context.request.has_patterns {
+        if !self.context.request.options.filter.is_empty() {
             return Err("patterns have to be compared with the names first".to_owned());
         }
         match is_free(&target.path().join(OsStr::from_bytes(to.as_bytes()))) {

@@ -107,7 +107,7 @@ fn heard(answer: &[u8], piece_bytes: usize) -> Option<Directories> {
     let mut heard = Answer::new(MOST_DATA as usize);
     for piece in answer.chunks(piece_bytes) {
         if heard.take(piece).ok()? {
-            return heard.listing().map(|listing| listing.directories().to_vec());
+            return heard.listing().map(|listing| listing.directories);
         }
     }
     None

@@ -62,17 +62,12 @@ pub struct Listing {
     /// When its last byte arrived. On a slow link the listing is older by its transfer time, as is
     /// the file list of rsync.
     when: Instant,
-    /// Relative to the top, each with its entries.
-    directories: Vec<(RemotePath, Vec<(Name, Attr)>)>,
+    /// The directories of which all entries are known, relative to the top, each with its entries
+    /// in the order of names. Times have the resolution of SFTP.
+    pub directories: Vec<(RemotePath, Vec<(Name, Attr)>)>,
 }
 
 impl Listing {
-    /// The directories of which all entries are known, relative to the top, each with its entries
-    /// in the order of names. Times have the resolution of SFTP.
-    pub fn directories(&self) -> &[(RemotePath, Vec<(Name, Attr)>)] {
-        &self.directories
-    }
-
     /// The listings for a run over a tree in which `top` was listed.
     pub fn ahead(self, top: &RemotePath) -> Ahead {
         let directories = self.directories.into_iter();

@@ -75,7 +75,7 @@ fn assert_told(told: Directories, all: &Directories) {
 }
 
 fn directories(listing: &Listing) -> Directories {
-    compared(listing.directories().iter().cloned().collect())
+    compared(listing.directories.iter().cloned().collect())
 }
 
 /// Without what listing itself changes.
@@ -174,7 +174,7 @@ async fn what_is_no_directory_is_not_listed() {
         let top = RemotePath::parse(name.as_bytes()).unwrap();
         let left = listing::log_in(&plain(), directory, &top, &Options::default()).await;
         let left = left.unwrap().unwrap();
-        let count = left.listing.map(|listing| listing.directories().len());
+        let count = left.listing.map(|listing| listing.directories.len());
         assert_eq!(count, listed, "{name}");
         served(left.running, dir.path()).await;
     }

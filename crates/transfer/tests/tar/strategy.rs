@@ -110,7 +110,6 @@ pub fn request(
         engine: Engine::Auto,
         compress: Compress::Never,
         options,
-        has_patterns: false,
         remote: vec![RemoteOperand {
             title: "h:x".into(),
             gateways: vec!["h".to_owned()],
