@@ -17,7 +17,7 @@ use std::sync::Arc;
 use base::{Errno, Name, RemotePath};
 
 use crate::dir::Dir;
-use crate::outcome::{Doing, Problem};
+use crate::outcome::{Doing, Fault, Problem};
 use crate::plan::{Listed, list_readable};
 use crate::run::Core;
 use crate::task::at_most;
@@ -78,7 +78,7 @@ async fn check_one(core: &Core, new: &NewNames) -> Option<Vec<Name>> {
     for name in new.names.iter().filter(|name| listed.binary_search(name).is_err()) {
         let name = dir.join(name);
         match target.remote.lstat(&target.path_of(&name)).await {
-            Ok(_) => core.problem(&Problem::NameCollision { name }),
+            Ok(_) => core.problem(&Fault::NameCollision.of(&name)),
             // It was not created, and that was reported.
             Err(Errno::ENOENT) => {}
             Err(errno) => core.problem(&Problem::failed(&name, Doing::LookTarget)(errno)),

@@ -27,7 +27,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::digest;
 use crate::flow::Side;
-use crate::outcome::{Doing, Problem};
+use crate::outcome::{Doing, Fault, Problem};
 use crate::plan::is_same_second;
 use crate::run::{Copied, Core, attributes, differing};
 use crate::sink::Lock;
@@ -133,7 +133,7 @@ pub(crate) async fn file(core: &Arc<Core>, step: &Step, left: &Unfinished) -> Ou
     let Some(name) = to.file_name() else {
         return Err(failed(step, Doing::Make)(Errno::EISDIR));
     };
-    let mut problem = Problem::Changed { name: step.name.clone() };
+    let mut problem = Fault::Changed.of(&step.name);
     for attempt in 0..ATTEMPTS {
         let copy = |attr, from| {
             let (to, name, may_resume) = (to.clone(), name.clone(), attempt == 0);
@@ -149,7 +149,7 @@ pub(crate) async fn file(core: &Arc<Core>, step: &Step, left: &Unfinished) -> Ou
         let remote = &core.job.sources[step.source].tree.remote;
         let flags = OpenFlags::existing(Access::Read);
         let opened = match remote.open(&step.from, flags).await {
-            Err(Errno::ENOENT) => return Err(Problem::Vanished { name: step.name.clone() }),
+            Err(Errno::ENOENT) => return Err(Fault::Vanished.of(&step.name)),
             opened => opened.map_err(failed(step, Doing::Read))?,
         };
         let copy = copy(opened.attr, Origin::Open(OwnedFh::new(remote.clone(), opened.fh)));
@@ -165,7 +165,7 @@ pub(crate) async fn file(core: &Arc<Core>, step: &Step, left: &Unfinished) -> Ou
                 continue;
             }
             Attempt::Changed => {
-                problem = Problem::Changed { name: step.name.clone() };
+                problem = Fault::Changed.of(&step.name);
                 continue;
             }
         };
@@ -177,7 +177,7 @@ pub(crate) async fn file(core: &Arc<Core>, step: &Step, left: &Unfinished) -> Ou
 /// Another run has renamed the temporary file of this one.
 fn taken(step: &Step) -> Problem {
     let words = "another copy into the same place is at work; copy again when it has ended";
-    Problem::Other { name: step.name.clone(), words: words.to_owned() }
+    Fault::Other { words: words.to_owned() }.of(&step.name)
 }
 
 /// Reads a small local file on one thread that may block: separate calls for open, stat and read
@@ -228,7 +228,7 @@ impl<'a> Copy<'a> {
                 {
                     names.done();
                 }
-                Err(Problem::refused_xattrs(&self.step.name, refused))
+                Err(Fault::RefusedXattrs { count: refused }.of(&self.step.name))
             }
         }
     }
@@ -346,7 +346,7 @@ impl<'a> Copy<'a> {
         }
         // Some servers report a full disk or an exceeded quota only here.
         file.finish().await.map_err(self.failed(Doing::Write))?;
-        let differs = |what| Problem::Differs { name: self.step.name.clone(), what };
+        let differs = |what| Fault::Differs { what }.of(&self.step.name);
         if now.size != self.attr.size {
             return Err(differs("size"));
         }
@@ -423,9 +423,7 @@ pub(crate) async fn remove_obstacle(
     }
     match core.job.target.remote.rmdir(to).await {
         Ok(()) | Err(Errno::ENOENT) => Ok(()),
-        Err(Errno::ENOTEMPTY | Errno::EEXIST) => {
-            Err(Problem::DirectoryInTheWay { name: step.name.clone() })
-        }
+        Err(Errno::ENOTEMPTY | Errno::EEXIST) => Err(Fault::DirectoryInTheWay.of(&step.name)),
         Err(errno) => Err(failed(step, Doing::Delete)(errno)),
     }
 }

@@ -19,7 +19,7 @@ use tokio::task::JoinSet;
 
 use crate::collisions::NewNames;
 use crate::dir::Dir;
-use crate::outcome::{Doing, Problem};
+use crate::outcome::{Doing, Fault, Problem};
 use crate::plan::{Entries, is_foreign, list};
 use crate::run::Core;
 use crate::step::Step;
@@ -127,7 +127,7 @@ async fn ask_sources(core: &Arc<Core>, deletions: &[Deletion]) {
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {}
                 // Listing it may have set the time of access.
                 Ok(attr) if is_alias(&absent, attr) => {}
-                Ok(_) => core.problem(&Problem::Unlisted { name }),
+                Ok(_) => core.problem(&Fault::Unlisted.of(&name)),
                 Err(errno) => core.problem(&Problem::failed(&name, Doing::LookSource)(errno)),
             }
         }
@@ -146,7 +146,7 @@ fn withhold(core: &Core, deletions: u64, steps: Vec<Step>) -> Vec<Step> {
     if core.stop_reason().is_none() {
         for step in steps {
             let name = step.name.clone();
-            core.ended(&step, Err(Problem::DirectoryInTheWay { name }));
+            core.ended(&step, Err(Fault::DirectoryInTheWay.of(&name)));
         }
     }
     Vec::new()

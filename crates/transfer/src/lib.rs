@@ -65,7 +65,7 @@ pub use filter::{Filter, FilterBuilder};
 pub use fuzz_tests as fuzz;
 pub use job::{Job, JobError, Source, Tree, below};
 pub use options::{Options, Owners, Xattrs};
-pub use outcome::{Counts, Doing, Outcome, Problem, Stop};
+pub use outcome::{Counts, Doing, Fault, Outcome, Problem, Stop};
 pub use run::{Run, Stopper};
 pub use shell::{Running, Shell, ShellError};
 pub use sink::{Finish, Incoming, Sink};

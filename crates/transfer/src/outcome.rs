@@ -78,112 +78,84 @@ impl fmt::Display for Doing {
     }
 }
 
+/// What is wrong with one entry of a copy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name}: {fault}")]
+pub struct Problem {
+    /// The entry, relative to the target.
+    pub name: RemotePath,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
 /// Why the copy of one entry is missing or wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
+pub enum Fault {
     /// A call failed.
-    #[error("{name}: {doing}: {errno}{}", hint(*.doing, *.errno))]
+    #[error("{doing}: {errno}{}", hint(*.doing, *.errno))]
     Failed {
-        /// Relative to the target.
-        name: RemotePath,
         /// What was being done.
         doing: Doing,
         /// Why it failed.
         errno: Errno,
     },
     /// It changed while it was read, twice.
-    #[error("{name}: changed while it was read; copy again when it is at rest")]
-    Changed {
-        /// Relative to the target.
-        name: RemotePath,
-    },
+    #[error("changed while it was read; copy again when it is at rest")]
+    Changed,
     /// It was removed before it was read.
-    #[error("{name}: vanished from the source while the copy went on")]
-    Vanished {
-        /// Relative to the target.
-        name: RemotePath,
-    },
+    #[error("vanished from the source while the copy went on")]
+    Vanished,
     /// The source has it, and its listing did not.
-    #[error(
-        "{name}: is at the source now, and was not in its listing; nothing is deleted, copy again"
-    )]
-    Unlisted {
-        /// Relative to the target.
-        name: RemotePath,
-    },
+    #[error("is at the source now, and was not in its listing; nothing is deleted, copy again")]
+    Unlisted,
     /// At the target its name is the same as another name.
     #[error(
-        "{name}: name collision: the target's file system does not distinguish it from another \
+        "name collision: the target's file system does not distinguish it from another \
          name (case, accents), so only one of the two files is there"
     )]
-    NameCollision {
-        /// Relative to the target.
-        name: RemotePath,
-    },
+    NameCollision,
     /// Its directory could not be created.
-    #[error("{name}: not copied, since its directory could not be made")]
-    NoDirectory {
-        /// Relative to the target.
-        name: RemotePath,
-    },
+    #[error("not copied, since its directory could not be made")]
+    NoDirectory,
     /// A directory has the name of a file.
     #[error(
-        "{name}: a directory that is not empty has the name at the target; --delete removes it, \
+        "a directory that is not empty has the name at the target; --delete removes it, \
          unless something else fails, or something in it is excluded"
     )]
-    DirectoryInTheWay {
-        /// Relative to the target.
-        name: RemotePath,
-    },
+    DirectoryInTheWay,
     /// The copy differs from the source.
-    #[error(
-        "{name}: differs at the target after the copy ({what}); copy again, and check the disk"
-    )]
+    #[error("differs at the target after the copy ({what}); copy again, and check the disk")]
     Differs {
-        /// Relative to the target.
-        name: RemotePath,
         /// Size or digest.
         what: &'static str,
     },
     /// It was copied, and lacks extended attributes.
-    #[error("{name}: {count} extended attributes were refused by the file system of the target")]
+    #[error("{count} extended attributes were refused by the file system of the target")]
     RefusedXattrs {
-        /// Relative to the target.
-        name: RemotePath,
         /// How many it lacks.
         count: usize,
     },
     /// `-x` may enter other file systems of the source.
     #[error(
-        "{name}: the source does not distinguish its file systems, so -x may enter others; exclude \
+        "the source does not distinguish its file systems, so -x may enter others; exclude \
          them by patterns"
     )]
-    SourceFileSystems {
-        /// Relative to the target.
-        name: RemotePath,
-    },
+    SourceFileSystems,
     /// `-x` does not know what is mounted in the target.
     #[error(
-        "{name}: the target does not distinguish its file systems, so nothing is deleted with -x; \
+        "the target does not distinguish its file systems, so nothing is deleted with -x; \
          exclude what is mounted there by patterns, and leave -x out"
     )]
-    TargetFileSystems {
-        /// Relative to the target.
-        name: RemotePath,
-    },
+    TargetFileSystems,
     /// A pushed tree has not got its name.
-    #[error("{name}: something in it has failed, so it is still called '{stage}'; copy again")]
+    #[error("something in it has failed, so it is still called '{stage}'; copy again")]
     Unnamed {
-        /// Relative to the target.
-        name: RemotePath,
         /// Its path at the target.
         stage: RemotePath,
     },
     /// A message of an engine.
-    #[error("{name}: {words}")]
+    #[error("{words}")]
     Other {
-        /// Relative to the target.
-        name: RemotePath,
         /// Escaped, for a terminal.
         words: String,
     },
@@ -210,54 +182,16 @@ impl Problem {
     /// Makes a problem of an errno, for `map_err`.
     pub(crate) fn failed(name: &RemotePath, doing: Doing) -> impl Fn(Errno) -> Problem + '_ {
         move |errno| match (doing, errno) {
-            (Doing::Rename, Errno::EISDIR) => Problem::DirectoryInTheWay { name: name.clone() },
-            _ => Problem::Failed { name: name.clone(), doing, errno },
-        }
-    }
-
-    /// The target's file system has refused `count` extended attributes.
-    pub(crate) fn refused_xattrs(name: &RemotePath, count: usize) -> Problem {
-        Problem::RefusedXattrs { name: name.clone(), count }
-    }
-
-    /// The entry, relative to the target.
-    pub fn name(&self) -> &RemotePath {
-        match self {
-            Problem::Failed { name, .. }
-            | Problem::Changed { name }
-            | Problem::Vanished { name }
-            | Problem::Unlisted { name }
-            | Problem::NameCollision { name }
-            | Problem::NoDirectory { name }
-            | Problem::DirectoryInTheWay { name }
-            | Problem::Differs { name, .. }
-            | Problem::RefusedXattrs { name, .. }
-            | Problem::SourceFileSystems { name }
-            | Problem::TargetFileSystems { name }
-            | Problem::Unnamed { name, .. }
-            | Problem::Other { name, .. } => name,
+            (Doing::Rename, Errno::EISDIR) => Fault::DirectoryInTheWay.of(name),
+            _ => Fault::Failed { doing, errno }.of(name),
         }
     }
 
     /// The problem of an entry that is called otherwise: `from`, or what it is in, is `to`.
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) -> Problem {
         let mut renamed = self.clone();
-        match &mut renamed {
-            Problem::Failed { name, .. }
-            | Problem::Changed { name }
-            | Problem::Vanished { name }
-            | Problem::Unlisted { name }
-            | Problem::NameCollision { name }
-            | Problem::NoDirectory { name }
-            | Problem::DirectoryInTheWay { name }
-            | Problem::Differs { name, .. }
-            | Problem::RefusedXattrs { name, .. }
-            | Problem::SourceFileSystems { name }
-            | Problem::TargetFileSystems { name }
-            | Problem::Unnamed { name, .. }
-            | Problem::Other { name, .. } => *name = name.moved(from, to).unwrap_or(name.clone()),
-        }
-        if let Problem::Other { words, .. } = &mut renamed {
+        renamed.name = self.name.moved(from, to).unwrap_or(renamed.name);
+        if let Fault::Other { words } = &mut renamed.fault {
             *words = words.replace(&from.to_string(), &to.to_string());
         }
         renamed
@@ -265,15 +199,14 @@ impl Problem {
 
     /// Whether another problem is its reason.
     pub(crate) fn is_consequence(&self) -> bool {
-        matches!(self, Problem::NoDirectory { .. })
+        self.fault == Fault::NoDirectory
     }
+}
 
-    /// The system's error, where it was one.
-    pub fn errno(&self) -> Option<Errno> {
-        match self {
-            Problem::Failed { errno, .. } => Some(*errno),
-            _ => None,
-        }
+impl Fault {
+    /// The problem of the entry of this name, relative to the target.
+    pub fn of(self, name: &RemotePath) -> Problem {
+        Problem { name: name.clone(), fault: self }
     }
 }
 

@@ -30,7 +30,7 @@ use crate::dir::{DirDone, Last, Place};
 use crate::events::{Events, Progress};
 use crate::job::{Job, JobError};
 use crate::options::Xattrs;
-use crate::outcome::{Doing, Outcome, Problem, Stop};
+use crate::outcome::{Doing, Fault, Outcome, Problem, Stop};
 use crate::plan;
 use crate::step::{Action, Step};
 use crate::task::{AbortOnDrop, returned};
@@ -215,7 +215,7 @@ pub(crate) async fn ready(core: &Core, step: &Step) -> Result<(), Problem> {
     step.dir.ready_for_change().await.map_err(|errno| {
         match is_lost(&*core.job.target.remote, errno) {
             true => Problem::failed(&step.name, Doing::MakeDir)(errno),
-            false => Problem::NoDirectory { name: step.name.clone() },
+            false => Fault::NoDirectory.of(&step.name),
         }
     })
 }
@@ -283,7 +283,7 @@ async fn act(core: &Arc<Core>, step: &Step, left: &copy::Unfinished) -> Result<C
         Action::Copy(_) => {
             copy::remove_stale(core, step).await;
             let words = "no stream has copied it, and SFTP makes no devices, pipes or sockets";
-            let never = || Problem::Other { name: step.name.clone(), words: words.to_owned() };
+            let never = || Fault::Other { words: words.to_owned() }.of(&step.name);
             Err(step.refused.clone().unwrap_or_else(never))
         }
         Action::MakeLink(_) => {
@@ -319,7 +319,7 @@ async fn needs_stream(core: &Core, step: &Step) -> bool {
 fn no_stream_for_xattrs(name: &RemotePath) -> Problem {
     let words = "no stream has copied it, and SFTP carries no extended attributes; copy again, or \
                  without -X";
-    Problem::Other { name: name.clone(), words: words.to_owned() }
+    Fault::Other { words: words.to_owned() }.of(name)
 }
 
 /// Sets attributes by name; owners are left where they are refused, and times of links where those
@@ -403,7 +403,7 @@ async fn finish_dir(core: &Core, over: &DirDone, change: AttrChange) {
         let set = core.set_by_name(path, &last.attr, change).await;
         end = set.map_err(Problem::failed(name, Doing::SetAttr)).and(match xattrs {
             Ok(0) => Ok(()),
-            Ok(refused) => Err(Problem::refused_xattrs(name, refused)),
+            Ok(refused) => Err(Fault::RefusedXattrs { count: refused }.of(name)),
             Err(problem) => Err(problem),
         });
     }

@@ -23,7 +23,7 @@ use async_trait::async_trait;
 use base::{Errno, RemotePath};
 
 use crate::job::below;
-use crate::outcome::Problem;
+use crate::outcome::Fault;
 use crate::run::Core;
 use crate::shell::{Shell, command, plain_path, unescape};
 use crate::task::AbortOnDrop;
@@ -244,7 +244,7 @@ async fn note(core: &Core, source: usize, complaint: Complaint) {
     let source = &core.job.sources[source];
     let Some(path) = path else {
         let words = format!("the server could not look at all of it: {words}");
-        return core.problem(&Problem::Other { name: source.to.clone(), words });
+        return core.problem(&Fault::Other { words }.of(&source.to));
     };
     let below_top = path.names().skip(source.tree.path.names().count());
     let mut name = source.to.clone();
@@ -264,7 +264,7 @@ async fn note(core: &Core, source: usize, complaint: Complaint) {
         Ok(_) | Err(Errno::ENOENT | Errno::ENOTDIR) => {}
         Err(_) => {
             let words = format!("the server cannot look at it, and leaves it out: {words}");
-            core.problem(&Problem::Other { name, words });
+            core.problem(&Fault::Other { words }.of(&name));
         }
     }
 }

@@ -331,12 +331,12 @@ fn entry_json(entry: &Entry<'_>) -> Value {
 
 /// A problem, with a word for the top of the copy, which has no name.
 fn shown(problem: &transfer::Problem) -> String {
-    let top = if problem.name().is_root() { "the target" } else { "" };
+    let top = if problem.name.is_root() { "the target" } else { "" };
     format!("{top}{problem}")
 }
 
 fn problem_json(problem: &transfer::Problem) -> Value {
-    let (name, bytes) = name_json(problem.name().as_bytes());
+    let (name, bytes) = name_json(problem.name.as_bytes());
     let mut event = json!({"event": "problem", "name": name, "problem": shown(problem)});
     if let Some(bytes) = bytes {
         event["name_bytes"] = bytes;
@@ -478,10 +478,10 @@ mod tests {
     #[test]
     fn json_has_each_problem_and_the_deletions_that_were_withheld() {
         let name = base::RemotePath::parse(b"a\xff").unwrap();
-        let event = problem_json(&transfer::Problem::Vanished { name });
+        let event = problem_json(&transfer::Fault::Vanished.of(&name));
         assert_eq!((&event["event"], &event["name_bytes"]), (&json!("problem"), &json!(b"a\xff")));
         assert!(event["problem"].as_str().unwrap().contains("vanished"), "{event}");
-        let top = transfer::Problem::Vanished { name: base::RemotePath::root() };
+        let top = transfer::Fault::Vanished.of(&base::RemotePath::root());
         assert!(shown(&top).starts_with("the target: "), "{}", shown(&top));
         let outcome =
             Outcome { deletions_withheld: 2, deletions_limited: true, ..Outcome::default() };

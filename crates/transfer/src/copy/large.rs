@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::time::Instant;
 
-use base::{Errno, Fh, RemotePath};
+use base::{Fh, RemotePath};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 
@@ -15,7 +15,7 @@ use super::resume::Begun;
 use super::{Attempt, Copy, Outcome, Temporary, pieces};
 use crate::events::Progress;
 use crate::flow::Side;
-use crate::outcome::{Doing, Problem};
+use crate::outcome::{Doing, Fault, Problem};
 use crate::run::Copied;
 use crate::task::ended;
 use crate::temporary::Partial;
@@ -42,8 +42,6 @@ pub(super) fn span(size: u64) -> u8 {
     let quarter = (size / 4).max(1).ilog2() as u8;
     quarter.clamp(*SPAN_BITS.start(), *SPAN_BITS.end())
 }
-
-type Fault = (Doing, Errno);
 
 /// Room that is waited for. Kept while other things happen, so that the place in the queue is.
 type Room<'a> = Pin<Box<dyn Future<Output = OwnedSemaphorePermit> + Send + 'a>>;
@@ -76,7 +74,7 @@ impl<'a> Copy<'a> {
     /// Whether what there is must not be continued, is not to be kept, or is so little that the
     /// next run would begin anew.
     async fn is_worthless(&self, problem: &Problem, path: &RemotePath) -> bool {
-        if matches!(problem, Problem::Differs { .. }) || self.core.job.options.no_partial {
+        if matches!(problem.fault, Fault::Differs { .. }) || self.core.job.options.no_partial {
             return true;
         }
         if self.core.loss(problem).is_some() {
@@ -150,7 +148,7 @@ impl<'a> Copy<'a> {
                         written.add(offset, len);
                     }
                     Ok(Piece::Short) => return Ok(Some(Attempt::Changed)),
-                    Err((doing, errno)) => return Err(self.failed(doing)(errno)),
+                    Err(fault) => return Err(fault.of(&self.step.name)),
                 },
                 permit = async { room.as_mut().expect("it is wanted").await },
                     if wanted =>
@@ -179,14 +177,14 @@ impl<'a> Copy<'a> {
         async move {
             let since = Instant::now();
             let data = core.job.sources[source].tree.remote.read(from, offset, len as u32).await;
-            let data = data.map_err(|errno| (Doing::Read, errno))?;
+            let data = data.map_err(|errno| Fault::Failed { doing: Doing::Read, errno })?;
             core.flow.waited(Side::Source, since);
             if data.len() as u64 != len {
                 return Ok(Piece::Short);
             }
             let since = Instant::now();
             let wrote = pieces::write(&*core.job.target.remote, to, offset, &data, sparse).await;
-            wrote.map_err(|errno| (Doing::Write, errno))?;
+            wrote.map_err(|errno| Fault::Failed { doing: Doing::Write, errno })?;
             core.flow.waited(Side::Target, since);
             drop(room);
             Ok(Piece::Written { offset, len })

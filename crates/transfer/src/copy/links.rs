@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::{Errno, RemotePath, RenameMode};
 
 use super::{ATTEMPTS, Outcome, Unfinished, failed, remove_obstacle, remove_stale, taken};
-use crate::outcome::{Doing, Problem};
+use crate::outcome::{Doing, Fault, Problem};
 use crate::run::{Copied, Core, attributes};
 use crate::step::Step;
 use crate::temporary::{self, MachineRun};
@@ -15,7 +15,7 @@ use crate::xattr;
 pub(crate) async fn symlink(core: &Core, step: &Step, left: &Unfinished) -> Outcome<()> {
     let source = &core.job.sources[step.source].tree.remote;
     let leads_to = match source.readlink(&step.from).await {
-        Err(Errno::ENOENT) => return Err(Problem::Vanished { name: step.name.clone() }),
+        Err(Errno::ENOENT) => return Err(Fault::Vanished.of(&step.name)),
         read => read.map_err(failed(step, Doing::Read))?,
     };
     own(core, step, left, &Made::Link { leads_to }).await
@@ -32,7 +32,7 @@ async fn own(core: &Core, step: &Step, left: &Unfinished, made: &Made) -> Outcom
     remove_stale(core, step).await;
     match refused {
         0 => Ok(()),
-        refused => Err(Problem::refused_xattrs(&step.name, refused)),
+        refused => Err(Fault::RefusedXattrs { count: refused }.of(&step.name)),
     }
 }
 
@@ -45,7 +45,7 @@ pub(crate) async fn hard_link(
 ) -> Outcome<Copied> {
     if !step.names.as_ref().is_some_and(|names| names.is_done()) {
         let words = format!("not linked, since \"{first}\", the same file, was not copied");
-        return Err(Problem::Other { name: step.name.clone(), words });
+        return Err(Fault::Other { words }.of(&step.name));
     }
     let existing = core.job.target.path_of(first);
     let linked = replacing(core, step, left, &Made::Name { existing }).await;
@@ -54,7 +54,7 @@ pub(crate) async fn hard_link(
             remove_stale(core, step).await;
             Ok(Copied::default())
         }
-        Err(Problem::Failed { errno, .. }) if is_refused(errno) => {
+        Err(Problem { fault: Fault::Failed { errno, .. }, .. }) if is_refused(errno) => {
             super::file(core, step, left).await
         }
         Err(problem) => Err(problem),

@@ -9,7 +9,7 @@ use base::{Data, Errno};
 use super::{Attempt, Copy, Origin, Outcome, Temporary, pieces};
 use crate::events::Progress;
 use crate::flow::Side;
-use crate::outcome::{Doing, Problem};
+use crate::outcome::{Doing, Fault};
 use crate::run::{Copied, attributes};
 use crate::sink::{Finish, Sink};
 use crate::task::blocking;
@@ -109,7 +109,7 @@ impl<'a> Copy<'a> {
         let put = move || sink.put(&path, &attr, data.pieces(), &finish, sparse);
         let finished = blocking(put).await;
         let finished = finished.map_err(|errno| match errno {
-            Errno::EISDIR => Problem::DirectoryInTheWay { name: self.step.name.clone() },
+            Errno::EISDIR => Fault::DirectoryInTheWay.of(&self.step.name),
             Errno::ESTALE => super::taken(self.step),
             errno => self.failed(Doing::Write)(errno),
         })?;

@@ -14,7 +14,7 @@ use crate::deletion::{Absent, Deletion};
 use crate::digest;
 use crate::dir::{Dir, Last, Need, Place};
 use crate::job::Tree;
-use crate::outcome::{Doing, Problem};
+use crate::outcome::{Doing, Fault, Problem};
 use crate::run::{Core, differing};
 use crate::sink::Sink;
 use crate::step::{Action, Skip, Step, Why};
@@ -426,7 +426,7 @@ pub(super) async fn enter(
         if core.job.options.dry_run {
             core.planned(&step);
             let name = step.name.clone();
-            return core.ended(&step, Err(Problem::DirectoryInTheWay { name }));
+            return core.ended(&step, Err(Fault::DirectoryInTheWay.of(&name)));
         }
         return found.steps.push(step);
     }

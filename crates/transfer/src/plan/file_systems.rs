@@ -7,7 +7,7 @@ use std::sync::Arc;
 use base::{Attr, Errno, Remote, RemotePath, Result};
 
 use crate::job::Source;
-use crate::outcome::{Doing, Problem};
+use crate::outcome::{Doing, Fault, Problem};
 use crate::run::Core;
 
 /// The ids of the file systems of a source and of what it becomes; `None` where others do not
@@ -31,7 +31,7 @@ impl FileSystems {
         if attr.is_dir() {
             let found = id(&tree.remote, &tree.path).await;
             match found {
-                Ok(0) => core.problem(&Problem::SourceFileSystems { name: to.clone() }),
+                Ok(0) => core.problem(&Fault::SourceFileSystems.of(to)),
                 Ok(_) => {}
                 Err(errno) => core.problem(&Problem::failed(to, Doing::LookSource)(errno)),
             }
@@ -42,7 +42,7 @@ impl FileSystems {
             // A directory that is in the way of a file is deleted out of the one above it.
             let top = if attr.is_dir() { target.path_of(to) } else { target.path.clone() };
             match id(&target.remote, &top).await {
-                Ok(0) => core.problem(&Problem::TargetFileSystems { name: to.clone() }),
+                Ok(0) => core.problem(&Fault::TargetFileSystems.of(to)),
                 Ok(found) => own.target = Some(found),
                 // There is nothing to delete.
                 Err(Errno::ENOENT) => {}

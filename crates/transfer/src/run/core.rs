@@ -16,7 +16,7 @@ use crate::dir::Last;
 use crate::events::{Entry, Events, Progress};
 use crate::flow::{Flow, Side};
 use crate::job::{Job, Source};
-use crate::outcome::{Counts, Outcome, PROBLEMS_KEPT, Problem, Stop};
+use crate::outcome::{Counts, Fault, Outcome, PROBLEMS_KEPT, Problem, Stop};
 use crate::setid;
 use crate::sink::Sink;
 use crate::step::{Action, Step};
@@ -178,7 +178,7 @@ impl Core {
 
     /// Whether it is known of this entry, or of a directory that it is in, that it has failed.
     pub(crate) fn has_problem_at(&self, name: &RemotePath) -> bool {
-        self.totals.lock().problems.iter().any(|problem| name.is_within(problem.name()))
+        self.totals.lock().problems.iter().any(|problem| name.is_within(&problem.name))
     }
 
     /// How long the run takes already.
@@ -251,7 +251,7 @@ impl Core {
 
     /// The error with which a remote was lost, if that is the problem.
     pub(crate) fn loss(&self, problem: &Problem) -> Option<Errno> {
-        let Problem::Failed { name, doing, errno } = problem else { return None };
+        let Problem { name, fault: Fault::Failed { doing, errno } } = problem else { return None };
         let is_loss = match doing.side() {
             Side::Source => {
                 let mut sources = self.job.sources.iter();

@@ -17,7 +17,7 @@ use super::operand::path_in;
 use super::results::Results;
 use crate::job::Job;
 use crate::options::Options;
-use crate::outcome::{Doing, Problem};
+use crate::outcome::{Doing, Fault, Problem};
 use crate::plan;
 use crate::tar::by_name::StreamsByName;
 use crate::tar::{self, LOGIN_LIMIT, Stage};
@@ -130,7 +130,7 @@ impl<'a> Completion<'a> {
         }
         let mut is_partial = outcome.problems_total > outcome.problems.len() as u64;
         for problem in &outcome.problems {
-            is_partial |= !self.remove_failed(&tree.path_of(problem.name()), problem).await;
+            is_partial |= !self.remove_failed(&tree.path_of(&problem.name), problem).await;
         }
         if is_partial || outcome.deletions_withheld > 0 {
             let problem = self.unnamed();
@@ -147,7 +147,7 @@ impl<'a> Completion<'a> {
             false => self.source.1.clone(),
             true => RemotePath::from_names([&self.stage.name]),
         };
-        Problem::Unnamed { name, stage: self.own.clone() }
+        Fault::Unnamed { stage: self.own.clone() }.of(&name)
     }
 
     /// Gives the tree its name; true as [`Completion::run`] returns it.
@@ -171,7 +171,7 @@ impl<'a> Completion<'a> {
     /// whole. False if such files remain.
     async fn remove_failed(&self, path: &RemotePath, problem: &Problem) -> bool {
         // The name may lead to the other file, which is complete. So is what lacks attributes.
-        if matches!(problem, Problem::NameCollision { .. } | Problem::RefusedXattrs { .. }) {
+        if matches!(problem.fault, Fault::NameCollision | Fault::RefusedXattrs { .. }) {
             return true;
         }
         let remote = &self.connected.connection.remote;
@@ -179,9 +179,9 @@ impl<'a> Completion<'a> {
             return true;
         }
         let Ok(attr) = remote.lstat(path).await else { return false };
-        match problem {
+        match problem.fault {
             // The entries of this directory were compared.
-            Problem::Failed { doing: Doing::SetAttr | Doing::Sync, .. } if attr.is_dir() => true,
+            Fault::Failed { doing: Doing::SetAttr | Doing::Sync, .. } if attr.is_dir() => true,
             _ => {
                 attr.is_dir()
                     && plan::list(remote, path).await.is_ok_and(|entries| entries.is_empty())

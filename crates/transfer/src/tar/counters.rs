@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::{Attr, Errno, FileKind, RemotePath, Timestamp};
 
 use crate::events::{Entry, Events, Progress};
-use crate::outcome::{Counts, Doing, PROBLEMS_KEPT, Problem};
+use crate::outcome::{Counts, Doing, Fault, PROBLEMS_KEPT, Problem};
 use crate::sink::{Finished, Sink};
 use crate::step::Action;
 
@@ -108,7 +108,7 @@ impl Counters {
     pub(super) fn refused(&mut self, name: &RemotePath, finished: Finished) {
         self.owners_refused |= finished.owner_refused;
         if finished.xattrs_refused > 0 {
-            let problem = Problem::refused_xattrs(name, finished.xattrs_refused);
+            let problem = Fault::RefusedXattrs { count: finished.xattrs_refused }.of(name);
             self.events.problem(&problem);
             self.problems_total += 1;
             if self.problems.len() < PROBLEMS_KEPT {

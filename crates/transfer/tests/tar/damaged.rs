@@ -14,7 +14,7 @@ use testkit::{Call, FaultyRemote, path};
 use transfer::strategy::{Copied, Direction};
 use transfer::tar::Streamed;
 use transfer::unseen::ShellFind;
-use transfer::{Options, Problem, Tree, Xattrs};
+use transfer::{Fault, Options, Problem, Tree, Xattrs};
 
 use super::by_name;
 use super::plain::plain;
@@ -150,7 +150,7 @@ async fn files_by_name_whose_tar_has_failed_are_compared_by_their_content_where_
     let source = Tree::remote(plain(from.path()).await);
     let options = with(false, Xattrs::Users);
     let (outcome, _) = by_name::copy_of(source, from.path(), to.path(), shell, &options).await;
-    let mut problems: Vec<_> = outcome.problems.iter().map(|it| it.name().to_string()).collect();
+    let mut problems: Vec<_> = outcome.problems.iter().map(|it| it.name.to_string()).collect();
     problems.sort();
     assert_eq!(problems, ["tree/bad", "tree/torn"], "{outcome:#?}");
 }
@@ -353,9 +353,9 @@ async fn a_file_by_name_whose_attributes_are_refused_is_checked_and_gets_its_fur
         source.unseen = Some(Arc::new(ShellFind::new(LocalShell::plain(), root, false)));
         let options = Options { hard_links: true, xattrs: Xattrs::All, ..Options::default() };
         let (outcome, _) = by_name::copy_of(source, from.path(), to.path(), shell, &options).await;
-        let is_refusal = |it: &Problem| matches!(it, Problem::RefusedXattrs { .. });
+        let is_refusal = |it: &Problem| matches!(it.fault, Fault::RefusedXattrs { .. });
         assert!(outcome.problems.iter().all(is_refusal), "{outcome:#?}");
-        assert!(outcome.problems.iter().any(|it| it.name() == &path("one")), "{outcome:#?}");
+        assert!(outcome.problems.iter().any(|it| it.name == path("one")), "{outcome:#?}");
         let [one, two] = ["one", "two"].map(|name| fs::metadata(to.path().join(name)).unwrap());
         assert_eq!((one.mtime(), one.ino()), (1_500_000_000, two.ino()), "{end}");
     }

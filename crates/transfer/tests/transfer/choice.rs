@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::{Errno, Remote, RemotePath};
 use testkit::{Call, FaultyRemote, MemRemote, path};
-use transfer::{Filter, Job, Options, Problem, Source, Tree};
+use transfer::{Fault, Filter, Job, Options, Source, Tree};
 
 use crate::kit::{copy, copy_well, copy_with, job, mem, names, read, run, set_perm, set_time};
 
@@ -54,7 +54,7 @@ async fn several_sources_arrive_beside_each_other() {
     let outcome = run(job).await;
     // What is missing is told, and the others are copied.
     assert_eq!(outcome.problems_total, 1);
-    assert_eq!(outcome.problems[0].name(), &path("c"));
+    assert_eq!(outcome.problems[0].name, path("c"));
     assert_eq!(read(&*target, &path("a/f")).await, b"one");
     assert_eq!(read(&*target, &path("b")).await, b"two");
 }
@@ -210,7 +210,7 @@ async fn a_source_that_does_not_distinguish_its_file_systems_is_a_problem_on_req
             let target = Arc::new(MemRemote::new());
             let options = Options { one_file_system, ..Options::default() };
             let outcome = run(job(source.clone(), target.clone(), options)).await;
-            let problem = Problem::SourceFileSystems { name: path("") };
+            let problem = Fault::SourceFileSystems.of(&path(""));
             let expected = if one_file_system && is_problem { vec![problem] } else { Vec::new() };
             assert_eq!(outcome.problems, expected);
             assert_eq!(target.content("d/f"), b"content");

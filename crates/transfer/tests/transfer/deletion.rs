@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::{AttrChange, Errno, Remote, Timestamp};
 use testkit::tree::Limits;
 use testkit::{Call, FaultyRemote, MemRemote, path};
-use transfer::{Action, Doing, Filter, Job, Options, Problem, Source, Tree};
+use transfer::{Action, Doing, Fault, Filter, Job, Options, Problem, Source, Tree};
 
 use crate::kit::{Notes, copy_with, job, mem, names, read, run, watched};
 
@@ -134,7 +134,7 @@ async fn what_the_server_cannot_look_at_is_not_deleted() {
             });
             let outcome = copy_with(&source, &target, Options { dry_run, ..delete() }).await;
             let (name, doing) = (path("d/mnt"), Doing::LookSource);
-            assert_eq!(outcome.problems, [Problem::Failed { name, doing, errno }]);
+            assert_eq!(outcome.problems, [Fault::Failed { doing, errno }.of(&name)]);
             assert_eq!((outcome.deletions_withheld, outcome.counts.deleted), (2, 0));
             assert_eq!(read(&*target, &path("d/mnt/g")).await, b"precious");
             assert!(target.exists("old"));
@@ -161,7 +161,7 @@ async fn what_came_to_the_source_meanwhile_is_not_deleted() {
         source.put_file("g", "new");
         gate.release();
         let outcome = copying.await.unwrap();
-        let unlisted = Problem::Unlisted { name: path("g") };
+        let unlisted = Fault::Unlisted.of(&path("g"));
         assert_eq!((outcome.problems, outcome.deletions_withheld), (vec![unlisted], 1));
         assert_eq!(read(&*target, &path("g")).await, b"precious");
     }
@@ -205,7 +205,7 @@ async fn a_directory_that_cannot_be_counted_is_not_within_the_limit() {
     let outcome = copy_with(&source, &faulty, options).await;
     assert_eq!((outcome.counts.deleted, outcome.deletions_withheld), (0, 1), "{outcome:#?}");
     let (name, doing, errno) = (path("old"), Doing::ListTarget, Errno::EACCES);
-    assert_eq!(outcome.problems, [Problem::Failed { name, doing, errno }]);
+    assert_eq!(outcome.problems, [Fault::Failed { doing, errno }.of(&name)]);
     assert_eq!(target.attr("old").perm, 0o300);
 }
 
@@ -309,7 +309,7 @@ async fn the_copy_is_not_deleted_under_another_name_that_the_target_takes_for_th
                 let outcome = copy_with(&from, &to, delete()).await;
                 assert_eq!(to.content(target), b"content", "{outcome:#?}");
                 let name = path(source.split('/').next().unwrap());
-                assert_eq!(outcome.problems, [Problem::NameCollision { name }]);
+                assert_eq!(outcome.problems, [Fault::NameCollision.of(&name)]);
                 assert!(to.exists("surplus_of_target"), "nothing is deleted after a problem");
             }
         }
@@ -347,7 +347,7 @@ async fn two_names_of_the_source_that_the_target_takes_for_one_are_a_problem() {
         let target = folding(|_| {});
         for options in [Options::default(), delete()] {
             let outcome = copy_with(&source, &target, options).await;
-            let [Problem::NameCollision { name }] = &outcome.problems[..] else {
+            let [Problem { name, fault: Fault::NameCollision }] = &outcome.problems[..] else {
                 panic!("{outcome:#?}")
             };
             assert!([path("dir/Name"), path("dir/name")].contains(name), "{name}");
@@ -370,7 +370,10 @@ async fn two_sources_that_the_target_takes_for_one_are_a_problem() {
     let into = Tree::remote(target.clone());
     let job = Job { sources: sources.to_vec(), target: into, options: Options::default() };
     let outcome = run(job).await;
-    assert!(matches!(outcome.problems[..], [Problem::NameCollision { .. }]), "{outcome:#?}");
+    assert!(
+        matches!(outcome.problems[..], [Problem { fault: Fault::NameCollision, .. }]),
+        "{outcome:#?}"
+    );
 }
 
 #[tokio::test]
@@ -429,7 +432,7 @@ async fn rights_that_do_not_help_are_not_touched() {
         faulty.fail_always(Call::Unlink, Errno::EACCES);
         let outcome = copy_with(&source, &faulty, delete()).await;
         let (name, doing, errno) = (path(name), Doing::Delete, Errno::EACCES);
-        assert_eq!(outcome.problems, [Problem::Failed { name: name.clone(), doing, errno }]);
+        assert_eq!(outcome.problems, [Fault::Failed { doing, errno }.of(&name)]);
         let parent = if name == path("old") { "" } else { "gone" };
         assert_eq!(target.attr(parent).perm, 0o755);
         // The root's own times.
@@ -512,7 +515,7 @@ async fn nothing_is_deleted_on_request_where_file_systems_are_not_known() {
         }
         let options = Options { one_file_system: true, ..delete() };
         let outcome = copy_with(&source, &target, options).await;
-        let problem = Problem::TargetFileSystems { name: path("") };
+        let problem = Fault::TargetFileSystems.of(&path(""));
         let problems = if is_unknown { vec![problem] } else { Vec::new() };
         assert_eq!(outcome.problems, problems);
         assert_eq!((target.exists("f"), target.exists("old/f")), (true, is_unknown));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use base::Errno;
 use testkit::{Call, FaultyRemote, path};
-use transfer::{Doing, Options, Owners, Problem, Tree};
+use transfer::{Doing, Fault, Options, Owners, Tree};
 
 use crate::kit::{content, copy_with, job, local_dir, mem, run};
 
@@ -61,7 +61,7 @@ async fn what_cannot_be_synced_is_a_problem() {
         faulty.fail_always(call, errno);
         let outcome = copy_with(&source, &faulty, durable()).await;
         let name = if call == Call::Fsync { path("f") } else { path("") };
-        let problem = Problem::Failed { name, doing: Doing::Sync, errno };
+        let problem = Fault::Failed { doing: Doing::Sync, errno }.of(&name);
         assert_eq!(outcome.problems, std::slice::from_ref(&problem));
         assert_eq!(target.exists("f"), call == Call::Fsyncdir);
         let says = problem.to_string();
@@ -80,7 +80,7 @@ async fn a_directory_whose_attributes_are_refused_is_synced() {
     // `d` and the target itself.
     let problems = ["d", ""].map(|name| {
         let (name, doing, errno) = (path(name), Doing::SetAttr, Errno::EPERM);
-        Problem::Failed { name, doing, errno }
+        Fault::Failed { doing, errno }.of(&name)
     });
     assert_eq!(outcome.problems, problems);
     assert_eq!(target.calls(Call::Fsyncdir), 2);
@@ -108,7 +108,7 @@ async fn what_a_server_reports_when_a_file_is_closed_is_a_problem() {
             let outcome = copy_with(&source, &faulty, options).await;
             assert_eq!(faulty.not_reached(), 0);
             let (name, doing, errno) = (path("f"), Doing::Write, Errno::EDQUOT);
-            assert_eq!(outcome.problems, [Problem::Failed { name, doing, errno }]);
+            assert_eq!(outcome.problems, [Fault::Failed { doing, errno }.of(&name)]);
             assert_eq!(target.content("f"), b"old");
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::{Errno, Remote};
 use testkit::faulty::Which;
 use testkit::{Call, FaultyRemote, MemRemote, path};
-use transfer::{Doing, Options, Problem, Stop};
+use transfer::{Doing, Fault, Options, Stop};
 
 use crate::kit::{
     Notes, Snapshot, assert_equal, content, copy, copy_well, copy_with, job, mem, read, set_time,
@@ -169,8 +169,7 @@ async fn a_full_disk_is_told_for_each_file_and_the_rest_goes_on() {
     let outcome =
         copy_with(&source, &target, Options { no_partial: true, ..Options::default() }).await;
     assert_eq!(outcome.problems_total, 1, "{outcome:#?}");
-    let expected =
-        Problem::Failed { name: path("large"), doing: Doing::Write, errno: Errno::ENOSPC };
+    let expected = Fault::Failed { doing: Doing::Write, errno: Errno::ENOSPC }.of(&path("large"));
     assert_eq!(outcome.problems[0], expected);
     assert_eq!(read(&*target, &path("small/f")).await, b"fits");
     assert_eq!(temporaries(&snapshot(&*target).await), Vec::<&String>::new());
@@ -190,7 +189,7 @@ async fn what_may_not_be_read_is_told_and_the_rest_goes_on() {
     let target = Arc::new(MemRemote::new());
     let outcome = copy(&source, &target).await;
     assert_eq!((outcome.counts.failed, outcome.counts.files_copied), (1, 1));
-    assert_eq!(outcome.problems[0].errno(), Some(Errno::EACCES));
+    assert!(matches!(outcome.problems[0].fault, Fault::Failed { errno: Errno::EACCES, .. }));
     assert!(outcome.problems[0].to_string().contains("cannot read"), "{}", outcome.problems[0]);
 }
 
@@ -205,7 +204,7 @@ async fn what_vanishes_is_told() {
         inner.remove("a");
         gate.release();
     });
-    assert_eq!(outcome.problems, [Problem::Vanished { name: path("a") }]);
+    assert_eq!(outcome.problems, [Fault::Vanished.of(&path("a"))]);
     assert_eq!(snapshot(&*target).await.len(), 1);
 }
 
@@ -245,7 +244,7 @@ async fn what_changes_while_it_is_read_is_read_again() {
 #[tokio::test]
 async fn what_changes_each_time_is_given_up() {
     let (target, outcome) = changed_while_read(1000, 2).await;
-    assert_eq!(outcome.problems, [Problem::Changed { name: path("f") }]);
+    assert_eq!(outcome.problems, [Fault::Changed.of(&path("f"))]);
     assert_eq!(snapshot(&*target).await.len(), 1);
 }
 
@@ -282,7 +281,7 @@ async fn verifying_finds_what_the_target_has_made_of_it() {
             });
             gate.release();
         });
-        let differs = Problem::Differs { name: path("f"), what: "digest" };
+        let differs = Fault::Differs { what: "digest" }.of(&path("f"));
         assert_eq!(outcome.problems, [differs]);
         assert_eq!(snapshot(&*inner).await.len(), 1, "{len}");
     }
@@ -300,7 +299,7 @@ async fn the_reason_comes_before_what_follows_from_it() {
     target.fail_always(Call::Mkdir, Errno::ENOSPC);
     let outcome = copy(&source, &target).await;
     let (name, doing, errno) = (path("d"), Doing::MakeDir, Errno::ENOSPC);
-    assert_eq!(outcome.problems[0], Problem::Failed { name, doing, errno });
+    assert_eq!(outcome.problems[0], Fault::Failed { doing, errno }.of(&name));
     assert_eq!((outcome.problems.len(), outcome.problems_total), (1000, 1501));
 }
 
@@ -336,7 +335,7 @@ fn with_mount_that_is_down(errno: Errno) -> Arc<MemRemote> {
 #[tokio::test]
 async fn a_mounted_file_system_that_is_down_does_not_end_the_copy() {
     for errno in [Errno::EHOSTDOWN, Errno::ETIMEDOUT] {
-        let failed = |doing| Problem::Failed { name: path("mnt"), doing, errno };
+        let failed = |doing| Fault::Failed { doing, errno }.of(&path("mnt"));
         let target = Arc::new(MemRemote::new());
         let outcome = copy(&with_mount_that_is_down(errno), &target).await;
         assert_eq!((outcome.stopped, outcome.problems), (None, vec![failed(Doing::LookSource)]));
@@ -364,8 +363,8 @@ async fn a_directory_of_a_mounted_file_system_that_is_down_is_one_reason() {
     target.fail(Call::Mkdir, 1, Errno::EHOSTDOWN);
     let outcome = copy(&source, &target).await;
     let (name, doing, errno) = (path("d"), Doing::MakeDir, Errno::EHOSTDOWN);
-    let reason = Problem::Failed { name, doing, errno };
-    let problems = [reason, Problem::NoDirectory { name: path("d/f") }];
+    let reason = Fault::Failed { doing, errno }.of(&name);
+    let problems = [reason, Fault::NoDirectory.of(&path("d/f"))];
     assert_eq!((outcome.stopped, outcome.problems), (None, problems.into()));
     assert_eq!(outcome.counts.files_copied, 1);
 }
@@ -384,5 +383,5 @@ async fn a_problem_that_is_not_of_an_entry_is_shown_by_itself() {
     let outcome = watched(job(source, target, Options::default()), notes.clone()).await;
     assert_eq!(outcome.problems_total, 2, "{outcome:#?}");
     let (name, doing, errno) = (path("d"), Doing::ListSource, Errno::EACCES);
-    assert_eq!(notes.problems(), [Problem::Failed { name, doing, errno }]);
+    assert_eq!(notes.problems(), [Fault::Failed { doing, errno }.of(&name)]);
 }

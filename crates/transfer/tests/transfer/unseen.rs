@@ -8,7 +8,7 @@ use base::{Errno, RemotePath};
 use testkit::tree::Limits;
 use testkit::{MemRemote, path};
 use transfer::unseen::{Complaint, Unseen};
-use transfer::{Doing, Filter, Options, Outcome, Problem};
+use transfer::{Doing, Fault, Filter, Options, Outcome, Problem};
 
 use crate::kit::{copy_with, job, mem, names, run};
 
@@ -46,7 +46,7 @@ async fn what_the_server_cannot_look_at_is_a_problem() {
         let outcome = copied(&["d/mnt"], None, delete).await;
         assert_eq!(outcome.problems_total, 1, "{outcome:#?}");
         let problem = &outcome.problems[0];
-        assert_eq!(problem.name(), &path("d/mnt"));
+        assert_eq!(problem.name, path("d/mnt"));
         assert!(problem.to_string().contains("Stale file handle"), "{problem}");
         assert_eq!(outcome.counts.files_copied, 1);
         assert_eq!(outcome.deletions_withheld, u64::from(delete));
@@ -95,11 +95,8 @@ async fn an_entry_of_the_source_without_attributes_is_one_problem() {
             remote.put_file("d/surplus", "");
         });
         let outcome = copy_with(&source, &target, with_delete(delete, None)).await;
-        let problem = Problem::Failed {
-            name: path("d/mnt"),
-            doing: Doing::LookSource,
-            errno: Errno::ENOTCONN,
-        };
+        let (doing, errno) = (Doing::LookSource, Errno::ENOTCONN);
+        let problem = Fault::Failed { doing, errno }.of(&path("d/mnt"));
         assert_eq!(outcome.problems, [problem]);
         let expected = ["d", "d/h", "d/mnt", "d/mnt/old", "d/surplus", "f"];
         assert_eq!(names(&*target).await, expected.map(|name| format!("{name:?}")));
@@ -112,7 +109,7 @@ async fn an_entry_of_the_source_without_attributes_is_one_problem() {
 #[tokio::test]
 async fn an_entry_of_the_target_without_attributes_is_one_problem_if_it_is_needed() {
     let problem =
-        Problem::Failed { name: path("d/mnt"), doing: Doing::LookTarget, errno: Errno::ENOTCONN };
+        Fault::Failed { doing: Doing::LookTarget, errno: Errno::ENOTCONN }.of(&path("d/mnt"));
     for (has_name, delete) in [(true, false), (true, true), (false, false), (false, true)] {
         let source = mem(|remote| {
             remote.put_file("d/h", "content");

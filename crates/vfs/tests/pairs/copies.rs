@@ -13,7 +13,7 @@ use testkit::interleave::{Interleave, seeds};
 use testkit::mem::Options;
 use testkit::{FaultyRemote, ManualClock, MemRemote, path};
 use tokio::time::Instant;
-use transfer::{Job, Outcome, Problem, Silent, Source, Tree, engine};
+use transfer::{Fault, Job, Outcome, Silent, Source, Tree, engine};
 
 use super::kernel::{Mount, NAMES, Server, Version, shown};
 use super::link;
@@ -33,8 +33,9 @@ async fn copy(from: Arc<dyn base::Remote>, to: Arc<dyn base::Remote>, delete: bo
     outcome
 }
 
-fn problem_of<'a>(outcome: &'a Outcome, name: &str) -> Option<&'a Problem> {
-    outcome.problems.iter().find(|problem| *problem.name() == path(name))
+fn fault_of<'a>(outcome: &'a Outcome, name: &str) -> Option<&'a Fault> {
+    let problem = outcome.problems.iter().find(|problem| problem.name == path(name));
+    problem.map(|problem| &problem.fault)
 }
 
 fn now(remote: &MemRemote, name: &str) -> Version {
@@ -44,11 +45,11 @@ fn now(remote: &MemRemote, name: &str) -> Version {
 /// `pulled` is the target after a pull, and `been` are the states of the source during it.
 fn assert_pulled(name: &str, pulled: &Version, been: &[Version], outcome: &Outcome, delete: bool) {
     let all: Vec<_> = been.iter().map(shown).collect();
-    match problem_of(outcome, name) {
-        Some(Problem::Changed { .. } | Problem::Vanished { .. } | Problem::Unlisted { .. }) => {
+    match fault_of(outcome, name) {
+        Some(Fault::Changed | Fault::Vanished | Fault::Unlisted) => {
             assert!(been.len() > 1, "{name} has always been {all:?}: {outcome:?}");
         }
-        Some(problem) => panic!("{problem}"),
+        Some(fault) => panic!("{fault}"),
         None => {
             // Without `delete` it may be from an earlier pull.
             let may_be_left = been.contains(&None) && !(delete && outcome.is_complete());
@@ -68,7 +69,7 @@ async fn pulls(server: Arc<Server>, link: Arc<FaultyRemote<MemRemote>>, delete: 
             let pulled = now(&here, name);
             let been = server.since(name, begun);
             assert_pulled(name, &pulled, &been, &outcome, delete);
-            if problem_of(&outcome, name).is_some() {
+            if fault_of(&outcome, name).is_some() {
                 assert_eq!(shown(&pulled), shown(&before), "{name}");
             }
         }

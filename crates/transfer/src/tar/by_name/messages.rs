@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use base::RemotePath;
 
-use crate::outcome::Problem;
+use crate::outcome::{Fault, Problem};
 use crate::tar::script::WENT_ON;
 
 /// The messages of one stream.
@@ -58,7 +58,7 @@ impl Messages {
     pub(super) fn problem(&self, path: &RemotePath, name: &RemotePath) -> Option<Problem> {
         let reason = self.reasons.get(path.as_bytes())?;
         let words = format!("not copied by the server's tar: {reason}");
-        Some(Problem::Other { name: name.clone(), words })
+        Some(Fault::Other { words }.of(name))
     }
 }
 

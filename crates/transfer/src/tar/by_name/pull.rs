@@ -11,7 +11,7 @@ use super::Pending;
 use crate::dir::Dir;
 use crate::events::Progress;
 use crate::options::Options;
-use crate::outcome::{Doing, Problem};
+use crate::outcome::{Doing, Fault, Problem};
 use crate::plan::is_same_second;
 use crate::run::{Copied, Core};
 use crate::sink::{Finished, Sink};
@@ -223,7 +223,7 @@ impl Placer {
                 {
                     names.done();
                 }
-                Err(Problem::refused_xattrs(&step.name, refused))
+                Err(Fault::RefusedXattrs { count: refused }.of(&step.name))
             }
         };
         self.core.ended(&step, end.clone());

@@ -9,7 +9,7 @@ use testkit::faulty::Which;
 use testkit::{Call, FaultyRemote, MemRemote, path};
 use transfer::strategy::{CopyRequest, Direction};
 use transfer::tar::stage;
-use transfer::{Options, Owners, Problem, Xattrs};
+use transfer::{Fault, Options, Owners, Xattrs};
 
 use super::super::shell::LocalShell;
 use super::{CHANGED, Server, answers, request, run, run_well, tree};
@@ -168,11 +168,11 @@ async fn a_stage_keeps_its_name_if_a_file_in_it_fails() {
     faulty.fail_always(Call::Write, Errno::EACCES);
     let copied = run(push(source.path()), &Server::new(faulty, shell)).await.unwrap();
     let [unnamed, write] = &copied.outcome.problems[..] else { panic!("{copied:#?}") };
-    assert_eq!((write.name(), copied.outcome.problems_total), (&path("tree/sub/two"), 2));
+    assert_eq!((&write.name, copied.outcome.problems_total), (&path("tree/sub/two"), 2));
     // Neither deleted nor named: what is left out may be of a run that fails.
     assert!(!remote.exists("tree"));
     let stage = path(&remote.names("")[0]);
-    assert_eq!(*unnamed, Problem::Unnamed { name: path("tree"), stage });
+    assert_eq!(*unnamed, Fault::Unnamed { stage }.of(&path("tree")));
     // The user has not asked for any deletion.
     assert_eq!(copied.outcome.deletions_withheld, 0);
 }
@@ -196,7 +196,7 @@ async fn entries_whose_attributes_are_refused_stay_in_a_stage() {
         let request = push_with(source.path(), options);
         let copied = run(request, &Server::new(faulty, shell)).await.unwrap();
         let name = path(&format!("tree/{marked}"));
-        assert_eq!(copied.outcome.problems, [Problem::RefusedXattrs { name, count: 1 }]);
+        assert_eq!(copied.outcome.problems, [Fault::RefusedXattrs { count: 1 }.of(&name)]);
         assert_is_whole(&remote);
     }
 }
