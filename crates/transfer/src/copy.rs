@@ -17,7 +17,6 @@ mod small;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
 
 use base::{
     Access, Attr, AttrChange, Create, Data, Errno, Mutex, Name, OpenFlags, OwnedFh, Remote,
@@ -26,7 +25,6 @@ use base::{
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::digest;
-use crate::flow::Side;
 use crate::outcome::{Doing, Fault, Problem};
 use crate::plan::is_same_second;
 use crate::run::{Copied, Core, attributes, differing};
@@ -190,10 +188,8 @@ async fn read_here(core: &Core, step: &Step) -> Option<(Attr, Origin)> {
         return None;
     }
     let room = core.flow.room(step.attr.size).await;
-    let since = Instant::now();
     let (path, size) = (step.from.clone(), step.attr.size);
     let read = blocking(move || here.read_whole(&path, size)).await;
-    core.flow.waited(Side::Source, since);
     let (attr, content) = read.ok()??;
     Some((attr, Origin::Read { data: content.into(), _room: room }))
 }

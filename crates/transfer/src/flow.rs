@@ -1,8 +1,6 @@
-//! How much is in flight at once, and the time spent waiting for each side.
+//! How much is in flight at once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
 
 use base::{Mutex, Remote};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -32,15 +30,6 @@ pub(crate) struct Flow {
     /// Units that `bytes` has, with those that are taken.
     units: Mutex<u64>,
     ends: Vec<Arc<dyn Remote>>,
-    /// Nanoseconds that were waited for each side.
-    waits: [AtomicU64; 2],
-}
-
-/// The side that was waited for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Side {
-    Source = 0,
-    Target = 1,
 }
 
 impl Flow {
@@ -50,7 +39,6 @@ impl Flow {
             bytes: Arc::new(Semaphore::new(0)),
             units: Mutex::new(0),
             ends,
-            waits: Default::default(),
         }
     }
 
@@ -91,28 +79,13 @@ impl Flow {
             *units -= self.bytes.forget_permits((*units - wanted) as usize) as u64;
         }
     }
-
-    /// Notes that something has waited for `side` since then.
-    pub(crate) fn waited(&self, side: Side, since: Instant) {
-        self.waited_so_long(side, since.elapsed());
-    }
-
-    /// As [`Flow::waited`], for so long.
-    pub(crate) fn waited_so_long(&self, side: Side, how_long: Duration) {
-        let nanos = u64::try_from(how_long.as_nanos()).unwrap_or(u64::MAX);
-        self.waits[side as usize].fetch_add(nanos, Ordering::Relaxed);
-    }
-
-    /// How long was waited for `side`.
-    pub(crate) fn waited_for(&self, side: Side) -> Duration {
-        Duration::from_nanos(self.waits[side as usize].load(Ordering::Relaxed))
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use base::Window;
+    use std::time::Duration;
 
     #[tokio::test]
     async fn the_bytes_on_their_way_are_bounded() {

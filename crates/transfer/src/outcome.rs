@@ -5,8 +5,14 @@ use std::time::Duration;
 
 use base::{Errno, RemotePath};
 
-use crate::flow::Side;
 use crate::step::Action;
+
+/// A side of a copy.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Source,
+    Target,
+}
 
 /// The operation that failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -314,10 +320,6 @@ pub struct Outcome {
     pub links_unknown: bool,
     /// How long it took.
     pub elapsed: Duration,
-    /// Time that pieces of files have waited for the source, in total.
-    pub waited_for_source: Duration,
-    /// Time that pieces of files have waited for the target, in total.
-    pub waited_for_target: Duration,
 }
 
 impl Outcome {
@@ -346,8 +348,6 @@ impl Outcome {
         self.owners_refused |= other.owners_refused;
         self.links_unknown |= other.links_unknown;
         self.elapsed += other.elapsed;
-        self.waited_for_source += other.waited_for_source;
-        self.waited_for_target += other.waited_for_target;
         self
     }
 

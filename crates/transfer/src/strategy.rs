@@ -189,9 +189,6 @@ pub struct Copied {
     pub engines: Vec<&'static str>,
     /// Facts for the user that are no problems.
     pub notes: Vec<String>,
-    /// The part of the link's rate that the last stream used, from 0 to 1 and more, where that was
-    /// measured.
-    pub link_share: Option<f64>,
 }
 
 /// Why a copy could not start, or not go on.

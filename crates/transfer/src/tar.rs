@@ -58,7 +58,6 @@ use tokio::sync::Notify;
 
 pub use crate::compress::{Compress, Method};
 use crate::events::{Events, Progress};
-use crate::flow::Side;
 use crate::options::Options;
 use crate::outcome::Outcome;
 use crate::shell::{Shell, ShellError, plain_path};
@@ -75,7 +74,6 @@ use receive::{Confirmed, torn_since};
 use script::{Kind, State};
 pub use stage::{Stage, stage, suits};
 use stage::{begin_of_stages, numbered_stage};
-pub use stream::Link;
 use unpack::{Naming, Unpacker};
 
 /// With a longer round trip OpenSSH's window of 2 MiB bounds one stream: 400 MB/s.
@@ -247,8 +245,8 @@ pub struct Unable {
 pub struct StreamOutcome {
     /// What was copied, with the problems that a run would not find.
     pub outcome: Outcome,
-    /// The use of the link.
-    pub link: Link,
+    /// The compression.
+    pub method: Option<Method>,
     /// Why it is not whole, for the log.
     pub why: Option<String>,
     /// Of a push: the stage, if the tree has not got its final name.
@@ -314,7 +312,7 @@ impl Streaming {
             let why = "its tar does not report files that changed while it read them";
             end.why.get_or_insert_with(|| why.to_owned());
         }
-        Ok(Streamed::of(end, Side::Source))
+        Ok(Streamed::of(end))
     }
 
     /// Pushes a tree. Until it is whole it has the name of a [`stage`].
@@ -346,7 +344,7 @@ impl Streaming {
         let cut = sending.filter(|(_, attr)| attr.size >= LASTING_BYTES);
         let stage = Stage { name: push.name.clone(), stage, is_own: true, in_doubt, cut };
         let stage = end.why.is_some().then_some(stage);
-        let mut streamed = Streamed::of(end, Side::Target);
+        let mut streamed = Streamed::of(end);
         if let Streamed::Whole(done) | Streamed::Partly(done) = &mut streamed {
             done.stage = stage;
         }
@@ -492,27 +490,19 @@ fn opened(path: &std::path::Path) -> base::Result<(std::os::fd::OwnedFd, Vec<u8>
 }
 
 impl Streamed {
-    /// `remote_side`: the side at the server.
-    fn of(end: stream::End<Counters>, remote_side: Side) -> Streamed {
-        let stream::End { done: counters, why, link, .. } = end;
+    fn of(end: stream::End<Counters>) -> Streamed {
+        let stream::End { done: counters, why, elapsed, method, .. } = end;
         let Counters { counts, missed, owners_refused, problems, problems_total, .. } = counters;
         let why = why.or_else(|| (missed > 0).then(|| format!("{missed} missed")));
-        let elapsed = link.elapsed;
-        let (waited_for_source, waited_for_target) = match remote_side {
-            Side::Source => (link.waited, Duration::ZERO),
-            Side::Target => (Duration::ZERO, link.waited),
-        };
         let outcome = Outcome {
             counts,
             owners_refused,
             problems,
             problems_total,
             elapsed,
-            waited_for_source,
-            waited_for_target,
             ..Outcome::default()
         };
-        let done = StreamOutcome { outcome, link, why, stage: None };
+        let done = StreamOutcome { outcome, method, why, stage: None };
         if done.why.is_none() { Streamed::Whole(done) } else { Streamed::Partly(done) }
     }
 }

@@ -151,7 +151,7 @@ impl Show {
                 let seconds = self.began.elapsed().as_secs_f64();
                 let mut text = summary(outcome, &copied.engines, self.dry_run, seconds);
                 if self.has_stats {
-                    text += &figures(copied);
+                    text += &figures(outcome);
                     copied.notes.iter().for_each(|note| text += &format!("{note}\n"));
                 }
                 self.print(&text);
@@ -362,34 +362,11 @@ fn summary_json(direction: Direction, copied: &Copied) -> Value {
         ("deletions_withheld", json!(outcome.deletions_withheld)),
         ("deletions_limited", json!(outcome.deletions_limited)),
         ("seconds", json!(outcome.elapsed.as_secs_f64())),
-        ("limited_by", json!(limit(copied))),
         ("notes", json!(notes)),
     ] {
         summary[name] = value;
     }
     summary
-}
-
-/// A stream that uses this part of its link's rate is bound by the link. The rate is measured in a
-/// burst of 256 KiB, so it is not known more exactly.
-const FULL_LINK: f64 = 0.7;
-
-/// The bottleneck, as far as it is known: the load of the other side's processor is not visible,
-/// but a stream that leaves its link idle has waited for that side.
-fn limit(copied: &Copied) -> &'static str {
-    let outcome = &copied.outcome;
-    let (source, target) = (outcome.waited_for_source, outcome.waited_for_target);
-    let waited = source + target;
-    if outcome.counts.bytes_copied == 0 || waited < outcome.elapsed / 2 {
-        return "this machine";
-    }
-    match (copied.link_share, source > target) {
-        (Some(share), _) if share >= FULL_LINK => "the link",
-        (Some(_), true) => "the source's side",
-        (Some(_), false) => "the target's side",
-        (None, true) => "the source's side, or the link",
-        (None, false) => "the target's side, or the link",
-    }
 }
 
 fn summary(outcome: &Outcome, engines: &[&str], dry_run: bool, seconds: f64) -> String {
@@ -427,15 +404,13 @@ fn summary(outcome: &Outcome, engines: &[&str], dry_run: bool, seconds: f64) -> 
     format!("{}; {seconds:.2} s{rate}{by}\n", parts.join(", "))
 }
 
-fn figures(copied: &Copied) -> String {
-    let outcome = &copied.outcome;
+fn figures(outcome: &Outcome) -> String {
     let counts = &outcome.counts;
     format!(
-        "entries: {}, of {}; already there from an earlier run: {}\nlimited by: {}\n",
+        "entries: {}, of {}; already there from an earlier run: {}\n",
         counts.entries,
         size(counts.bytes),
         size(counts.bytes_resumed),
-        limit(copied)
     )
 }
 
@@ -485,8 +460,7 @@ mod tests {
         assert!(shown(&top).starts_with("the target: "), "{}", shown(&top));
         let outcome =
             Outcome { deletions_withheld: 2, deletions_limited: true, ..Outcome::default() };
-        let (engines, notes, link_share) = (Vec::new(), Vec::new(), None);
-        let copied = Copied { outcome, engines, notes, link_share };
+        let copied = Copied { outcome, engines: Vec::new(), notes: Vec::new() };
         let summary = summary_json(Direction::Pull, &copied);
         assert_eq!(summary["deletions_withheld"], 2);
         assert_eq!(summary["deletions_limited"], true);

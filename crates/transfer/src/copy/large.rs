@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
-use std::time::Instant;
 
 use base::{Fh, RemotePath};
 use tokio::sync::OwnedSemaphorePermit;
@@ -14,7 +13,6 @@ use tokio::task::JoinSet;
 use super::resume::Begun;
 use super::{Attempt, Copy, Outcome, Temporary, pieces};
 use crate::events::Progress;
-use crate::flow::Side;
 use crate::outcome::{Doing, Fault, Problem};
 use crate::run::Copied;
 use crate::task::ended;
@@ -175,17 +173,13 @@ impl<'a> Copy<'a> {
     ) -> impl Future<Output = Result<Piece, Fault>> + Send + 'static {
         let (core, source) = (self.core.clone(), self.step.source);
         async move {
-            let since = Instant::now();
             let data = core.job.sources[source].tree.remote.read(from, offset, len as u32).await;
             let data = data.map_err(|errno| Fault::Failed { doing: Doing::Read, errno })?;
-            core.flow.waited(Side::Source, since);
             if data.len() as u64 != len {
                 return Ok(Piece::Short);
             }
-            let since = Instant::now();
             let wrote = pieces::write(&*core.job.target.remote, to, offset, &data, sparse).await;
             wrote.map_err(|errno| Fault::Failed { doing: Doing::Write, errno })?;
-            core.flow.waited(Side::Target, since);
             drop(room);
             Ok(Piece::Written { offset, len })
         }

@@ -2,13 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use base::{Data, Errno};
 
 use super::{Attempt, Copy, Origin, Outcome, Temporary, pieces};
 use crate::events::Progress;
-use crate::flow::Side;
 use crate::outcome::{Doing, Fault};
 use crate::run::{Copied, attributes};
 use crate::sink::{Finish, Sink};
@@ -51,7 +49,6 @@ impl<'a> Copy<'a> {
             Origin::Read { data, .. } => return Ok(Some(data.clone())),
             Origin::Open(_) => self.source()?,
         };
-        let since = Instant::now();
         // One more than there should be, so that a file that has grown is seen.
         let len = self.attr.size as u32 + 1;
         let read = async {
@@ -61,7 +58,6 @@ impl<'a> Copy<'a> {
             }
         };
         let (data, now) = tokio::join!(biased; read, remote.fstat(fh));
-        self.core.flow.waited(Side::Source, since);
         let data = data.map_err(self.failed(Doing::Read))?;
         let now = now.map_err(self.failed(Doing::Read))?;
         let whole = data.len() as u64 == self.attr.size && self.is_unchanged(&now);
@@ -70,7 +66,6 @@ impl<'a> Copy<'a> {
 
     /// Writes the content, and gives the file its name.
     async fn fill(&self, data: Data, made: Temporary) -> Outcome<Attempt> {
-        let since = Instant::now();
         let bytes = data.len() as u64;
         let sparse = self.core.job.options.sparse;
         let write = pieces::write(&**self.target(), made.file.fh(), 0, &data, sparse);
@@ -84,7 +79,6 @@ impl<'a> Copy<'a> {
         if !self.place(made, &now?).await? {
             return Ok(Attempt::Taken);
         }
-        self.core.flow.waited(Side::Target, since);
         Progress::add(&self.core.progress.bytes_done, bytes);
         Ok(Attempt::Done(Copied { bytes, resumed: 0 }))
     }
@@ -92,7 +86,6 @@ impl<'a> Copy<'a> {
     /// Writes the file by system calls, all of them on one thread.
     async fn put(&self, sink: Arc<Sink>, data: Data) -> Outcome<Attempt> {
         self.remove_obstacle().await?;
-        let since = Instant::now();
         let wanted = attributes(self.core, &self.attr);
         let owner = wanted.uid.zip(wanted.gid);
         let finish = Finish {
@@ -117,7 +110,6 @@ impl<'a> Copy<'a> {
         if finished.owner_refused {
             self.core.refuse_owner(owner);
         }
-        self.core.flow.waited(Side::Target, since);
         Progress::add(&self.core.progress.bytes_done, bytes);
         Ok(Attempt::Done(Copied { bytes, resumed: 0 }))
     }

@@ -14,9 +14,9 @@ use crate::deletion::DeferredDeletions;
 use crate::digest;
 use crate::dir::Last;
 use crate::events::{Entry, Events, Progress};
-use crate::flow::{Flow, Side};
+use crate::flow::Flow;
 use crate::job::{Job, Source};
-use crate::outcome::{Counts, Fault, Outcome, PROBLEMS_KEPT, Problem, Stop};
+use crate::outcome::{Counts, Fault, Outcome, PROBLEMS_KEPT, Problem, Side, Stop};
 use crate::setid;
 use crate::sink::Sink;
 use crate::step::{Action, Step};
@@ -514,8 +514,6 @@ impl Core {
             links_unknown: self.links_unknown.load(Ordering::Relaxed)
                 || self.unlinked.iter().all(|is| is.load(Ordering::Relaxed)),
             elapsed: self.begun.elapsed(),
-            waited_for_source: self.flow.waited_for(Side::Source),
-            waited_for_target: self.flow.waited_for(Side::Target),
         }
     }
 }

@@ -445,16 +445,13 @@ impl Context {
         if let Some(declined) = by_name.declined() {
             results.note(format!("no stream by tar: {}", words(declined)));
         }
-        let totals = by_name.totals();
-        if totals.entries > 0 {
+        let streamed = by_name.entries();
+        if streamed > 0 {
             results.note_engine("tar");
-        }
-        if let Some(link) = totals.link {
-            results.note_link(&link);
         }
         let counts = outcome.counts;
         let copied = counts.files_copied + counts.links_made + counts.names_made;
-        if !self.request.options.dry_run && (copied > totals.entries || totals.entries == 0) {
+        if !self.request.options.dry_run && (copied > streamed || streamed == 0) {
             results.note_engine(if is_local { "local" } else { "sftp" });
         }
         let mut noted = outcome.clone();

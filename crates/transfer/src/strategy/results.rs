@@ -2,7 +2,7 @@
 
 use super::Copied;
 use crate::outcome::{Outcome, Problem, Stop};
-use crate::tar::{Link, StreamOutcome};
+use crate::tar::StreamOutcome;
 
 /// What has been done so far.
 #[derive(Default)]
@@ -12,7 +12,6 @@ pub(super) struct Results {
     runs: Option<Outcome>,
     engines: Vec<&'static str>,
     notes: Vec<String>,
-    link_share: Option<f64>,
 }
 
 impl Results {
@@ -22,7 +21,6 @@ impl Results {
 
     pub(super) fn note_stream(&mut self, stream: StreamOutcome, is_whole: bool) {
         self.note_engine("tar");
-        self.note_link(&stream.link);
         self.streams.push((stream, is_whole));
     }
 
@@ -31,11 +29,6 @@ impl Results {
             None => run,
             Some(before) => before.and(run),
         });
-    }
-
-    pub(super) fn note_link(&mut self, link: &Link) {
-        let used = link.bytes as f64 / link.elapsed.as_secs_f64().max(1e-6);
-        self.link_share = link.rate.map(|rate| used / rate.max(1.0)).or(self.link_share);
     }
 
     pub(super) fn note_engine(&mut self, engine: &'static str) {
@@ -81,11 +74,6 @@ impl Results {
                 (Some(run), false) => stream.followed_by(run),
             });
         }
-        Copied {
-            outcome: outcome.unwrap_or_default(),
-            engines: self.engines,
-            notes: self.notes,
-            link_share: self.link_share,
-        }
+        Copied { outcome: outcome.unwrap_or_default(), engines: self.engines, notes: self.notes }
     }
 }

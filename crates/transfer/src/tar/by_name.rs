@@ -28,10 +28,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::receive::Confirmed;
-use super::{Declined, Link, Streaming};
+use super::{Declined, Streaming};
 use crate::copy;
-use crate::flow::Side;
-use crate::outcome::{Doing, Problem};
+use crate::outcome::{Doing, Problem, Side};
 use crate::plan;
 use crate::run::{self, Core};
 use crate::step::Step;
@@ -55,20 +54,11 @@ pub struct ByName {
     pub name: Option<Name>,
 }
 
-/// What the streams of a run have copied.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct ByNameTotals {
-    /// Entries that were copied.
-    pub entries: u64,
-    /// The last stream.
-    pub link: Option<Link>,
-}
-
 /// Takes steps from a run, and copies their files in streams. See the [module](self).
 #[derive(Default)]
 pub struct StreamsByName {
     workers: Vec<Option<Worker>>,
-    totals: ByNameTotals,
+    entries: u64,
     declined: Option<Declined>,
 }
 
@@ -99,7 +89,6 @@ struct StreamEnd {
     confirmed: Confirmed,
     /// Of the server's tar.
     messages: Messages,
-    link: Link,
 }
 
 impl StreamsByName {
@@ -122,9 +111,9 @@ impl StreamsByName {
         self.workers.get(source).is_some_and(Option::is_some)
     }
 
-    /// What was copied so far.
-    pub fn totals(&self) -> ByNameTotals {
-        self.totals
+    /// Entries that were copied so far.
+    pub fn entries(&self) -> u64 {
+        self.entries
     }
 
     /// Why a stream was declined, if one was.
@@ -198,11 +187,8 @@ impl StreamsByName {
     /// Ends the stream of a source, if it has one.
     async fn end(&mut self, core: &Arc<Core>, source: usize) -> Vec<Step> {
         let Some(worker) = &mut self.workers[source] else { return Vec::new() };
-        let side = worker.remote_side();
         let Some(end) = worker.end(core).await else { return Vec::new() };
-        self.totals.entries += end.entries;
-        self.totals.link = Some(end.link);
-        core.flow.waited_so_long(side, end.link.waited);
+        self.entries += end.entries;
         if let Some(why) = &end.why {
             tracing::debug!("the stream did not end well: {why}");
         }

@@ -4,8 +4,6 @@
 //! costs no change of threads. Dropping the guard of [`cancellable`] ends the wait.
 
 use std::io::{self, BufReader, Read, Write};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -30,21 +28,6 @@ pub(super) type Archive = BufReader<Box<dyn Read>>;
 /// An archive that is sent.
 pub(super) type Sending = Encoder<Output>;
 
-/// The use of the link by one stream.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Link {
-    /// Bytes of the stream on the link.
-    pub bytes: u64,
-    /// How long it took.
-    pub elapsed: Duration,
-    /// The part of that spent waiting for the server or the link.
-    pub waited: Duration,
-    /// The rate of the link for the first bytes, in bytes per second, if that was measured.
-    pub rate: Option<f64>,
-    /// The compression.
-    pub method: Option<Method>,
-}
-
 /// How a stream ended.
 pub(super) struct End<T> {
     /// What the thread has done.
@@ -53,7 +36,10 @@ pub(super) struct End<T> {
     pub why: Option<String>,
     /// What the command has said of that, of bounded length; the start may be missing.
     pub messages: Vec<u8>,
-    pub link: Link,
+    /// How long it took.
+    pub elapsed: Duration,
+    /// The compression.
+    pub method: Option<Method>,
 }
 
 impl Peer {
@@ -66,8 +52,8 @@ impl Peer {
         mut done: T,
         unpack: impl FnOnce(&mut T, Archive) -> io::Result<()> + Send + 'static,
     ) -> End<T> {
-        let Peer { running: Running { stdin, stdout, exit }, method, rate, .. } = self;
-        let (guard, waiting, flow) = cancellable();
+        let Peer { running: Running { stdin, stdout, exit }, method, .. } = self;
+        let (guard, waiting) = cancellable();
         let began = Instant::now();
         let (done, unpacked) = blocking(move || {
             let input = BufReader::with_capacity(READ_BYTES, Input { stream: stdout, waiting });
@@ -93,7 +79,7 @@ impl Peer {
                 Err(error) => Some(error.to_string()),
             },
         };
-        End { done, why, messages, link: flow.link(began, rate, method) }
+        End { done, why, messages, elapsed: began.elapsed(), method }
     }
 
     /// Sends the archive that `pack` makes, with `done` on a thread that may block. The command has
@@ -105,7 +91,7 @@ impl Peer {
         pack: impl FnOnce(&mut T, Sending) -> io::Result<Sending> + Send + 'static,
     ) -> End<T> {
         let Peer { running: Running { stdin, stdout, exit }, method, rate, .. } = self;
-        let (guard, waiting, flow) = cancellable();
+        let (guard, waiting) = cancellable();
         let began = Instant::now();
         let (done, packed) = blocking(move || {
             let output = Output { stream: stdin, waiting };
@@ -132,7 +118,7 @@ impl Peer {
             }
             (Ok(()), _) => Some(close_reason(running).await.why()),
         };
-        End { done, why, messages, link: flow.link(began, rate, method) }
+        End { done, why, messages, elapsed: began.elapsed(), method }
     }
 }
 
@@ -140,52 +126,26 @@ impl Peer {
 struct Waiting {
     runtime: Handle,
     guard: watch::Receiver<()>,
-    flow: Arc<Flow>,
-}
-
-/// Bytes transferred, and time spent waiting.
-#[derive(Debug, Default)]
-struct Flow {
-    bytes: AtomicU64,
-    waited_ns: AtomicU64,
-}
-
-impl Flow {
-    fn link(&self, began: Instant, rate: Option<f64>, method: Option<Method>) -> Link {
-        let bytes = self.bytes.load(Ordering::Relaxed);
-        let waited = Duration::from_nanos(self.waited_ns.load(Ordering::Relaxed));
-        Link { bytes, elapsed: began.elapsed(), waited, rate, method }
-    }
-
-    fn note(&self, bytes: usize, since: Instant) {
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        self.waited_ns.fetch_add(since.elapsed().as_nanos() as u64, Ordering::Relaxed);
-    }
 }
 
 /// A guard for the task that waits for a thread, and what the thread's streams wait with: they fail
 /// when the guard is dropped. Must be called within a runtime, which serves the streams.
-fn cancellable() -> (watch::Sender<()>, Waiting, Arc<Flow>) {
+fn cancellable() -> (watch::Sender<()>, Waiting) {
     let (sender, guard) = watch::channel(());
-    let flow = Arc::new(Flow::default());
-    let waiting = Waiting { runtime: Handle::current(), guard, flow: flow.clone() };
-    (sender, waiting, flow)
+    (sender, Waiting { runtime: Handle::current(), guard })
 }
 
 impl Waiting {
     /// Waits for `what`, or until the guard is dropped.
     fn wait(&mut self, what: impl Future<Output = io::Result<usize>>) -> io::Result<usize> {
-        let since = Instant::now();
         let (runtime, guard) = (&self.runtime, &mut self.guard);
-        let done = runtime.block_on(async {
+        runtime.block_on(async {
             tokio::select! {
                 biased;
                 _ = guard.changed() => Err(io::Error::other("given up")),
                 done = what => done,
             }
-        })?;
-        self.flow.note(done, since);
-        Ok(done)
+        })
     }
 }
 
@@ -233,7 +193,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_thread_reads_all_up_to_the_end() {
-        let (_guard, waiting, flow) = cancellable();
+        let (_guard, waiting) = cancellable();
         let (mut input, mut peer) = input(waiting);
         let reading = tokio::task::spawn_blocking(move || {
             let mut read = Vec::new();
@@ -243,12 +203,11 @@ mod tests {
         peer.write_all(&sent).await.unwrap();
         drop(peer);
         assert!(reading.await.unwrap().unwrap() == sent);
-        assert_eq!(flow.bytes.load(Ordering::Relaxed), 3_000_000);
     }
 
     #[tokio::test]
     async fn a_thread_that_waits_is_free_without_the_guard() {
-        let (guard, waiting, _) = cancellable();
+        let (guard, waiting) = cancellable();
         let (mut input, mut peer) = input(waiting);
         let (told, begun) = tokio::sync::oneshot::channel();
         let reading = tokio::task::spawn_blocking(move || {
@@ -264,7 +223,7 @@ mod tests {
 
     #[tokio::test]
     async fn without_the_guard_nothing_more_is_read() {
-        let (guard, waiting, _) = cancellable();
+        let (guard, waiting) = cancellable();
         let (mut input, mut peer) = input(waiting);
         peer.write_all(b"more").await.unwrap();
         drop(guard);

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use base::RemotePath;
 use local::Local;
 use transfer::tar::Declined;
-use transfer::tar::by_name::{ByName, ByNameTotals, StreamsByName};
+use transfer::tar::by_name::{ByName, StreamsByName};
 use transfer::unseen::ShellFind;
 use transfer::{
     Job, Options, Outcome, Owners, Progress, Run, Silent, Source, Tree, Xattrs, engine,
@@ -40,7 +40,7 @@ pub async fn copy(
     to: &Path,
     shell: Arc<LocalShell>,
     options: &Options,
-) -> (Outcome, ByNameTotals) {
+) -> (Outcome, u64) {
     let source = Tree::remote(Arc::new(Local::open(from).unwrap()));
     copy_of(source, from, to, shell, options).await
 }
@@ -52,7 +52,7 @@ pub async fn copy_of(
     to: &Path,
     shell: Arc<LocalShell>,
     options: &Options,
-) -> (Outcome, ByNameTotals) {
+) -> (Outcome, u64) {
     let mut by_name = by_name(from, shell, options, false);
     let sources = vec![Source { tree: source, to: RemotePath::root() }];
     let job = Job { sources, ..job(from, to, options) };
@@ -62,7 +62,7 @@ pub async fn copy_of(
     assert_eq!(outcome.counts.ended(), outcome.counts.entries, "{outcome:#?}");
     let Progress { files_done, files_planned, .. } = &*progress;
     assert_eq!(files_done.load(Relaxed), files_planned.load(Relaxed));
-    (outcome, by_name.totals())
+    (outcome, by_name.entries())
 }
 
 fn plain() -> Options {
@@ -99,22 +99,22 @@ fn files(dir: &Path) -> u64 {
 #[tokio::test]
 async fn what_is_missing_in_a_place_comes_in_a_stream() {
     let (from, to) = places();
-    let (outcome, totals) = copy(from.path(), to.path(), LocalShell::plain(), &plain()).await;
+    let (outcome, entries) = copy(from.path(), to.path(), LocalShell::plain(), &plain()).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
     assert_same(from.path(), to.path());
-    assert_eq!(totals.entries, files(from.path()));
+    assert_eq!(entries, files(from.path()));
     // Some are gone, one is another.
     fs::remove_file(to.path().join("a")).unwrap();
     fs::remove_dir_all(to.path().join("sub/deep")).unwrap();
     fs::write(to.path().join("sub/b"), "changed").unwrap();
     let gone = files(&from.path().join("sub/deep"));
-    let (outcome, totals) = copy(from.path(), to.path(), LocalShell::plain(), &plain()).await;
+    let (outcome, entries) = copy(from.path(), to.path(), LocalShell::plain(), &plain()).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
     assert_same(from.path(), to.path());
-    assert_eq!(totals.entries, gone + 2);
+    assert_eq!(entries, gone + 2);
     assert_eq!(outcome.counts.files_copied + outcome.counts.links_made, gone + 2);
-    let (outcome, totals) = copy(from.path(), to.path(), LocalShell::plain(), &plain()).await;
-    assert_eq!((outcome.counts.unchanged, totals.entries), (outcome.counts.entries, 0));
+    let (outcome, entries) = copy(from.path(), to.path(), LocalShell::plain(), &plain()).await;
+    assert_eq!((outcome.counts.unchanged, entries), (outcome.counts.entries, 0));
 }
 
 #[tokio::test]
@@ -130,10 +130,10 @@ async fn libarchives_tar_takes_names_too() {
         umask: None,
     });
     let (from, to) = places();
-    let (outcome, totals) = copy(from.path(), to.path(), shell.clone(), &plain()).await;
+    let (outcome, entries) = copy(from.path(), to.path(), shell.clone(), &plain()).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
     assert_same(from.path(), to.path());
-    assert_eq!(totals.entries, files(from.path()));
+    assert_eq!(entries, files(from.path()));
 }
 
 #[tokio::test]
@@ -142,13 +142,13 @@ async fn patterns_decide_what_is_asked_for() {
     let mut filter = transfer::Filter::builder();
     filter.exclude("deep/").exclude("/a");
     let options = Options { filter: filter.build().unwrap(), ..plain() };
-    let (outcome, totals) = copy(from.path(), to.path(), LocalShell::plain(), &options).await;
+    let (outcome, entries) = copy(from.path(), to.path(), LocalShell::plain(), &options).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
     fs::remove_dir_all(from.path().join("sub/deep")).unwrap();
     fs::remove_file(from.path().join("a")).unwrap();
     let names = |dir: &Path| kept(dir).into_keys().collect::<Vec<_>>();
     assert_eq!(names(from.path()), names(to.path()));
-    assert_eq!(totals.entries, files(from.path()));
+    assert_eq!(entries, files(from.path()));
 }
 
 #[tokio::test]
@@ -169,7 +169,7 @@ async fn only_many_small_files_are_worth_a_stream_that_is_not_asked_for() {
         let outcome = engine::drive(run.await.unwrap(), &mut by_name).await;
         assert!(outcome.is_complete(), "{outcome:#?}");
         assert_eq!(kept(from.path()).len(), kept(to.path()).len());
-        assert_eq!(by_name.totals().entries, if is_worth { count } else { 0 });
+        assert_eq!(by_name.entries(), if is_worth { count } else { 0 });
     }
 }
 
@@ -216,7 +216,7 @@ async fn a_server_without_tar_costs_nothing_but_the_stream() {
     let outcome = engine::drive(run, &mut by_name).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
     assert_eq!(by_name.declined(), Some(&Declined::NoShell("no".to_owned())));
-    assert_eq!(by_name.totals().entries, 0);
+    assert_eq!(by_name.entries(), 0);
 }
 
 /// Copies what is in `from` into `to`, which is on the other side now.
@@ -225,7 +225,7 @@ pub async fn push(
     to: &Path,
     shell: Arc<LocalShell>,
     options: &Options,
-) -> (Outcome, ByNameTotals) {
+) -> (Outcome, u64) {
     use std::os::unix::ffi::OsStrExt;
     let streaming = streaming(shell, options.clone());
     let directory = to.as_os_str().as_bytes().to_vec();
@@ -237,7 +237,7 @@ pub async fn push(
     let run = Run::start(job, Arc::new(Silent)).await.unwrap();
     let outcome = engine::drive(run, &mut by_name).await;
     assert_eq!(outcome.counts.ended(), outcome.counts.entries, "{outcome:#?}");
-    (outcome, by_name.totals())
+    (outcome, by_name.entries())
 }
 
 #[track_caller]
@@ -262,12 +262,12 @@ async fn what_is_missing_there_goes_in_a_stream() {
         let (from, to) = places();
         fs::create_dir(to.path().join("sub")).unwrap();
         fs::write(to.path().join("sub/b"), "another").unwrap();
-        let (outcome, totals) = push(from.path(), to.path(), shell.clone(), &plain()).await;
+        let (outcome, entries) = push(from.path(), to.path(), shell.clone(), &plain()).await;
         assert!(outcome.is_complete(), "{outcome:#?}");
         assert_same(from.path(), to.path());
-        assert_eq!(totals.entries, files(from.path()));
-        let (outcome, totals) = push(from.path(), to.path(), shell, &plain()).await;
-        assert_eq!((outcome.counts.unchanged, totals.entries), (outcome.counts.entries, 0));
+        assert_eq!(entries, files(from.path()));
+        let (outcome, entries) = push(from.path(), to.path(), shell, &plain()).await;
+        assert_eq!((outcome.counts.unchanged, entries), (outcome.counts.entries, 0));
     }
 }
 
@@ -452,10 +452,10 @@ async fn a_file_that_changed_under_tar_is_copied_again_and_counted_once() {
     let programs = tempfile::tempdir().unwrap();
     let tar = "$real \"$@\"; echo something new > two; exit 1";
     let shell = LocalShell::with_tar(programs.path(), tar);
-    let (outcome, totals) = copy(from.path(), to.path(), shell, &plain()).await;
+    let (outcome, entries) = copy(from.path(), to.path(), shell, &plain()).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
     assert_eq!(fs::read(to.path().join("two")).unwrap(), b"something new\n");
-    assert_eq!((outcome.counts.files_copied, totals.entries), (3, 3));
+    assert_eq!((outcome.counts.files_copied, entries), (3, 3));
     assert_eq!(outcome.counts.bytes_copied, 3 + 14 + 5);
 }
 
@@ -469,10 +469,10 @@ async fn a_file_that_changed_before_tar_read_it_is_looked_at_again() {
     // What tar reads is not what was listed, nor what is there in the end.
     let tar = "echo half > two; $real \"$@\"; echo something new > two; exit 0";
     let shell = LocalShell::with_tar(programs.path(), tar);
-    let (outcome, totals) = copy(from.path(), to.path(), shell, &plain()).await;
+    let (outcome, entries) = copy(from.path(), to.path(), shell, &plain()).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
     assert_eq!(fs::read(to.path().join("two")).unwrap(), b"something new\n");
-    assert_eq!((outcome.counts.files_copied, totals.entries), (3, 3));
+    assert_eq!((outcome.counts.files_copied, entries), (3, 3));
 }
 
 #[tokio::test]
@@ -517,9 +517,9 @@ async fn what_an_interrupted_stream_has_left_there_is_replaced() {
     let mut tar = std::process::Command::new("tar");
     assert!(tar.arg("-xf").arg(&kept).current_dir(&to).status().unwrap().success());
     assert_eq!(fs::read_dir(to.path()).unwrap().count(), 1);
-    let (outcome, totals) = push(from.path(), to.path(), LocalShell::plain(), &plain()).await;
+    let (outcome, entries) = push(from.path(), to.path(), LocalShell::plain(), &plain()).await;
     assert!(outcome.is_complete(), "{outcome:#?}");
-    assert_eq!(totals.entries, 1);
+    assert_eq!(entries, 1);
     assert_no_temporaries(to.path());
 }
 
@@ -542,7 +542,7 @@ async fn what_an_interrupted_copy_has_left_does_not_keep_a_file_from_the_stream(
         let options = Options { xattrs, hard_links, ..plain() };
         let source = Tree::remote(plain_sftp(from.path()).await);
         let shell = LocalShell::plain();
-        let (outcome, totals) = copy_of(source, from.path(), to.path(), shell, &options).await;
+        let (outcome, entries) = copy_of(source, from.path(), to.path(), shell, &options).await;
         assert!(outcome.is_complete(), "{outcome:#?}");
         assert_no_temporaries(to.path());
         if hard_links {
@@ -550,7 +550,7 @@ async fn what_an_interrupted_copy_has_left_does_not_keep_a_file_from_the_stream(
             assert_eq!(number("f"), number("g"));
         }
         let is_streamed = xattrs.any() || hard_links;
-        assert_eq!(totals.entries > 0, is_streamed);
+        assert_eq!(entries > 0, is_streamed);
     }
 }
 

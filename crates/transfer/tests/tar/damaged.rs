@@ -137,10 +137,10 @@ async fn files_by_name_whose_tar_has_failed_are_compared_by_their_content_where_
         let (from, sent) = trees();
         let (to, programs) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let shell = sending(programs.path(), sent.path(), "; exit 2");
-        let (outcome, totals) = by_name::copy(from.path(), to.path(), shell, &options).await;
+        let (outcome, entries) = by_name::copy(from.path(), to.path(), shell, &options).await;
         // What came in another way is not known to have other names.
         assert_eq!((&outcome.problems[..], outcome.links_unknown), (&[][..], options.hard_links));
-        assert_eq!((outcome.counts.files_copied, totals.entries), (3, 3));
+        assert_eq!((outcome.counts.files_copied, entries), (3, 3));
         assert_same(from.path(), to.path(), "by name");
     }
     // What only a stream carries is not copied in another way.
@@ -168,8 +168,8 @@ async fn files_in_doubt_have_their_times_when_tar_has_succeeded() {
         } else {
             let shell = LocalShell::plain();
             let options = Options::default();
-            let (outcome, totals) = by_name::copy(from.path(), to.path(), shell, &options).await;
-            assert!(outcome.is_complete() && totals.entries == 3, "{outcome:#?}");
+            let (outcome, entries) = by_name::copy(from.path(), to.path(), shell, &options).await;
+            assert!(outcome.is_complete() && entries == 3, "{outcome:#?}");
         }
         assert_same(from.path(), to.path(), "after success");
     }
@@ -191,9 +191,9 @@ async fn a_file_that_changed_under_libarchives_tar_is_copied_again() {
             assert_eq!(copied.engines, ["tar", "sftp"]);
         } else {
             let options = Options::default();
-            let (outcome, totals) = by_name::copy(from.path(), to.path(), shell, &options).await;
+            let (outcome, entries) = by_name::copy(from.path(), to.path(), shell, &options).await;
             assert!(outcome.is_complete(), "{outcome:#?}");
-            assert_eq!((outcome.counts.files_copied, totals.entries), (3, 3));
+            assert_eq!((outcome.counts.files_copied, entries), (3, 3));
         }
         assert_same(from.path(), to.path(), "after libarchive's tar");
     }

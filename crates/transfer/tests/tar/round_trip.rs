@@ -88,8 +88,7 @@ async fn zstd_of_the_far_side_is_understood() {
     let pull = pull_of(dir.path(), Some("tree"), dir.path(), "again");
     let done = whole(streaming.pull(&pull).await.unwrap());
     assert_eq!(kept(&dir.path().join("again")), kept(&dir.path().join("tree")));
-    assert_eq!(done.link.method, Some(Method::Zstd));
-    assert!(done.link.bytes < done.outcome.counts.bytes_copied / 2, "{done:?}");
+    assert_eq!(done.method, Some(Method::Zstd));
 }
 
 #[tokio::test]

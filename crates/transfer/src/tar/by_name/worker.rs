@@ -9,8 +9,8 @@ use tokio::sync::mpsc;
 use super::pull::Placer;
 use super::push::{self, FilePacker};
 use super::{ByName, Messages, Pending, StreamEnd};
-use crate::flow::Side;
 use crate::options::Xattrs;
+use crate::outcome::Side;
 use crate::run::Core;
 use crate::shell::plain_path;
 use crate::step::{Action, Step};
@@ -311,11 +311,11 @@ async fn pull_files(
     let feeding = AbortOnDrop(tokio::spawn(feed(stdin, names)));
     let placer = Placer::new(core, pending);
     let reports_changes = peer.greeting.reports_changes();
-    let End { done, why, messages, link } = peer.receive(feeding, placer, Placer::unpack).await;
+    let End { done, why, messages, .. } = peer.receive(feeding, placer, Placer::unpack).await;
     let Placer { copied, left, torn_since, .. } = done;
     let confirmed = Confirmed::by(why.is_none(), reports_changes, torn_since);
     let entries = copied.iter().filter(|one| one.end.is_ok()).count() as u64;
-    StreamEnd { entries, copied, left, why, confirmed, messages: Messages::parse(&messages), link }
+    StreamEnd { entries, copied, left, why, confirmed, messages: Messages::parse(&messages) }
 }
 
 /// Sends the named files, and renames them to their names when tar has succeeded.
@@ -329,7 +329,7 @@ async fn push_files(
     let (sent, left) = (Vec::new(), Vec::new());
     let packer = FilePacker { core: core.clone(), source, pending, sent, left };
     let pack = move |packer: &mut FilePacker, output| packer.pack(output, names);
-    let End { done: FilePacker { sent, mut left, .. }, mut why, messages, link } =
+    let End { done: FilePacker { sent, mut left, .. }, mut why, messages, .. } =
         peer.send(b"0", packer, pack).await;
     let messages = Messages::parse(&messages);
     let mut sent = sent;
@@ -358,7 +358,7 @@ async fn push_files(
         }
     }
     let (copied, confirmed) = (Vec::new(), Confirmed::Nothing);
-    StreamEnd { entries, copied, left, why, confirmed, messages, link }
+    StreamEnd { entries, copied, left, why, confirmed, messages }
 }
 
 /// Writes names as they arrive; after the last one closes tar's input.
