@@ -41,13 +41,8 @@ pub(crate) async fn check(core: &Arc<Core>) {
     let works = new.into_iter().map(|new| {
         let core = core.clone();
         async move {
-            tokio::select! {
-                biased;
-                () = core.stopped() => None,
-                listed = check_one(&core, &new) => {
-                    listed.filter(|_| new.has_surplus).map(|it| (new.dir.place.name.clone(), it))
-                }
-            }
+            let listed = core.unless_stopped(check_one(&core, &new)).await.flatten();
+            listed.filter(|_| new.has_surplus).map(|it| (new.dir.place.name.clone(), it))
         }
     });
     let listed: HashMap<RemotePath, Vec<Name>> =

@@ -118,11 +118,7 @@ async fn ask_sources(core: &Arc<Core>, deletions: &[Deletion]) {
         let core = core.clone();
         async move {
             let source = &core.job.sources[absent.source].tree.remote;
-            let seen = tokio::select! {
-                biased;
-                () = core.stopped() => return,
-                seen = source.lstat(&absent.path) => seen,
-            };
+            let Some(seen) = core.unless_stopped(source.lstat(&absent.path)).await else { return };
             match seen {
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {}
                 // Listing it may have set the time of access.
@@ -287,11 +283,7 @@ async fn empty(core: &Arc<Core>, name: &RemotePath, own: &Arc<Emptied>) -> bool 
             listed => listed,
         }
     };
-    let listed = tokio::select! {
-        biased;
-        () = core.stopped() => return false,
-        listed = listed => listed,
-    };
+    let Some(listed) = core.unless_stopped(listed).await else { return false };
     let entries = match listed {
         Ok(Some(entries)) => entries,
         // As with an excluded entry, the directories above it stay, too.
@@ -339,10 +331,9 @@ async fn remove(
     let removed = match (core.stop_reason(), core.job.options.dry_run) {
         (Some(_), _) => return false,
         (None, true) => Ok(()),
-        (None, false) => tokio::select! {
-            biased;
-            () = core.stopped() => return false,
-            removed = remove_at(core, &path, kind, parent) => removed,
+        (None, false) => match core.unless_stopped(remove_at(core, &path, kind, parent)).await {
+            Some(removed) => removed,
+            None => return false,
         },
     };
     match removed {

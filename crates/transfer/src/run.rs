@@ -121,11 +121,7 @@ impl Run {
         if let Some(step) = self.next_now() {
             return Some(step);
         }
-        self.bundle = tokio::select! {
-            biased;
-            () = self.core.stopped() => return None,
-            bundle = self.steps.recv() => bundle?.into_iter(),
-        };
+        self.bundle = self.core.unless_stopped(self.steps.recv()).await??.into_iter();
         self.bundle.next()
     }
 
@@ -163,11 +159,7 @@ impl Run {
     /// Begins a step when there is room for it.
     async fn begin(&mut self, step: Step) {
         let core = self.core.clone();
-        let room = tokio::select! {
-            biased;
-            () = core.stopped() => return,
-            room = core.flow.entry() => room,
-        };
+        let Some(room) = core.unless_stopped(core.flow.entry()).await else { return };
         self.tasks.spawn(async move { carry_out(&core, &step, room).await });
     }
 
@@ -223,12 +215,7 @@ pub(crate) async fn ready(core: &Core, step: &Step) -> Result<(), Problem> {
 /// Carries out one step, and takes note of how it ended, unless the run is stopped meanwhile.
 async fn carry_out(core: &Arc<Core>, step: &Step, room: OwnedSemaphorePermit) {
     let left = copy::Unfinished::new(room);
-    let end = tokio::select! {
-        biased;
-        () = core.stopped() => None,
-        end = act(core, step, &left) => Some(end),
-    };
-    match end {
+    match core.unless_stopped(act(core, step, &left)).await {
         Some(end) => core.ended(step, end),
         None if core.stop_reason() == Some(Stop::Asked) => left.remove(core).await,
         None => {}

@@ -217,20 +217,15 @@ fn complaint(line: &[u8], top: &[u8]) -> Complaint {
 pub(crate) async fn report(core: &Arc<Core>, asked: Vec<(usize, Asked)>) {
     let wait = core.elapsed().clamp(SHORT_WAIT, LONG_WAIT);
     for (source, asked) in asked {
-        let answered = tokio::select! {
-            biased;
-            () = core.stopped() => return,
-            answered = tokio::time::timeout(wait, asked.join()) => answered,
-        };
+        let answered = core.unless_stopped(tokio::time::timeout(wait, asked.join())).await;
+        let Some(answered) = answered else { return };
         let Ok(Some(complaints)) = answered else {
             tracing::debug!("what source {source} cannot look at is not known");
             continue;
         };
         for complaint in complaints {
-            tokio::select! {
-                biased;
-                () = core.stopped() => return,
-                () = note(core, source, complaint) => {}
+            if core.unless_stopped(note(core, source, complaint)).await.is_none() {
+                return;
             }
         }
     }

@@ -141,11 +141,14 @@ impl Core {
         *self.stop.borrow()
     }
 
-    /// Returns when the run is to end.
-    pub(crate) async fn stopped(&self) {
+    /// What `work` returns; `None` if the run is to end before.
+    pub(crate) async fn unless_stopped<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         let mut stop = self.stop.subscribe();
-        // The sender is in `self`.
-        let _ = stop.wait_for(Option::is_some).await;
+        tokio::select! {
+            biased;
+            _ = stop.wait_for(Option::is_some) => None,
+            done = work => Some(done),
+        }
     }
 
     /// Whether the run copies the extended attributes of this source's entries by itself.

@@ -148,15 +148,11 @@ impl StreamsByName {
             return vec![step];
         }
         let remote_side = worker.remote_side();
-        let prepared = tokio::select! {
-            biased;
-            () = core.stopped() => return Vec::new(),
-            prepared = prepare(core, &step, remote_side) => prepared,
-        };
-        match prepared {
-            Ok(true) => {}
-            Ok(false) => return vec![step],
-            Err(problem) => {
+        match core.unless_stopped(prepare(core, &step, remote_side)).await {
+            None => return Vec::new(),
+            Some(Ok(true)) => {}
+            Some(Ok(false)) => return vec![step],
+            Some(Err(problem)) => {
                 core.ended(&step, Err(problem));
                 return Vec::new();
             }
@@ -259,10 +255,8 @@ async fn check(
             (one, is_right)
         }
     });
-    let checked = tokio::select! {
-        biased;
-        () = core.stopped() => return Vec::new(),
-        checked = at_most(CHECKS, checks) => checked,
+    let Some(checked) = core.unless_stopped(at_most(CHECKS, checks)).await else {
+        return Vec::new();
     };
     let mut wrong = Vec::new();
     for (one, is_right) in checked {

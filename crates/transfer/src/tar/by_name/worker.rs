@@ -172,11 +172,7 @@ impl Worker {
         if let State::Calling(calling) = &self.state
             && (need == Need::This || calling.0.is_finished())
         {
-            tokio::select! {
-                biased;
-                () = core.stopped() => return Ok(()),
-                answered = self.answered() => answered?,
-            }
+            core.unless_stopped(self.answered()).await.unwrap_or(Ok(()))?;
         }
         match std::mem::replace(&mut self.state, State::Never) {
             State::Called(peer) => {
@@ -248,11 +244,7 @@ impl Worker {
         stream.send(core).await;
         let Stream { names, pending, work, .. } = stream;
         drop(names);
-        let mut end = tokio::select! {
-            biased;
-            () = core.stopped() => return None,
-            end = work.join() => end,
-        };
+        let mut end = core.unless_stopped(work.join()).await?;
         let pending = std::mem::take(&mut *pending.0.lock());
         end.left.extend(pending.into_values().map(|mut step| {
             step.refused = end.messages.problem(&step.from, &step.name);
@@ -292,11 +284,7 @@ impl Stream {
             return true;
         }
         let names = std::mem::replace(&mut self.buffer, Vec::with_capacity(SEND_BYTES + 4096));
-        tokio::select! {
-            biased;
-            () = core.stopped() => false,
-            sent = self.names.send(names) => sent.is_ok(),
-        }
+        core.unless_stopped(self.names.send(names)).await.is_some_and(|sent| sent.is_ok())
     }
 }
 
