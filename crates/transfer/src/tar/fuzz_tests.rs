@@ -128,13 +128,10 @@ pub(crate) mod seeds {
             kind,
             link: link.as_bytes().to_vec(),
             perm: 0o644,
-            uid: 0,
-            gid: 0,
             mtime: Timestamp::from_secs(1_000_000_000),
             stored_bytes: bytes,
-            sparse_bytes: None,
-            device: 0,
             xattrs: vec![(b"user.name".to_vec(), b"value".to_vec())],
+            ..Member::default()
         }
     }
 

@@ -6,8 +6,9 @@ use base::{FileKind, Timestamp};
 pub(super) const BLOCK_BYTES: usize = 512;
 
 /// What a member is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Kind {
+    #[default]
     File,
     /// Another name of a member before it.
     HardLink,
@@ -33,7 +34,7 @@ impl Kind {
 }
 
 /// A member, without its data.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Member {
     /// As the archive has it: nothing is checked yet.
     pub path: Vec<u8>,
@@ -56,23 +57,6 @@ pub(super) struct Member {
 }
 
 impl Member {
-    /// A member without data, attributes and owner, to be filled in.
-    pub(super) fn bare(path: &[u8], kind: Kind) -> Member {
-        Member {
-            path: path.to_vec(),
-            kind,
-            link: Vec::new(),
-            perm: 0,
-            uid: 0,
-            gid: 0,
-            mtime: Timestamp::default(),
-            stored_bytes: 0,
-            sparse_bytes: None,
-            device: 0,
-            xattrs: Vec::new(),
-        }
-    }
-
     /// The length of the file that the member is.
     pub(super) fn file_bytes(&self) -> u64 {
         self.sparse_bytes.unwrap_or(self.stored_bytes)

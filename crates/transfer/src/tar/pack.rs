@@ -180,7 +180,8 @@ impl<'a, W: Write> Packer<'a, W> {
 
     fn append(&mut self, path: &[u8], content: &[u8], mtime: Timestamp) {
         let stored_bytes = content.len() as u64;
-        let member = Member { perm: 0o600, mtime, stored_bytes, ..Member::bare(path, Kind::File) };
+        let path = path.to_vec();
+        let member = Member { path, perm: 0o600, mtime, stored_bytes, ..Member::default() };
         writer::append(&mut self.buffer, &member);
         self.buffer.extend_from_slice(content);
         writer::append_padding(&mut self.buffer, stored_bytes);
@@ -458,16 +459,15 @@ impl<'a, W: Write> Packer<'a, W> {
         Member {
             path: place.path.clone(),
             kind,
-            link: Vec::new(),
             // The server's tar would give set-ID bits to files of any owner.
             perm: setid::without(kind.file_kind(), stat.st_mode & 0o7777),
             uid,
             gid,
             mtime: Timestamp { secs: stat.st_mtime, nanos: stat.st_mtime_nsec as u32 },
             stored_bytes: if kind == Kind::File { stat.st_size as u64 } else { 0 },
-            sparse_bytes: None,
             device: stat.st_rdev,
             xattrs,
+            ..Member::default()
         }
     }
 

@@ -137,16 +137,12 @@ proptest! {
 fn numbers_that_do_not_fit_have_another_place() {
     let member = Member {
         path: b"large".to_vec(),
-        kind: Kind::File,
-        link: Vec::new(),
         perm: 0o644,
         uid: 4_000_000_000,
         gid: 3,
         mtime: Timestamp { secs: -1, nanos: 1 },
         stored_bytes: 1 << 40,
-        sparse_bytes: None,
-        device: 0,
-        xattrs: Vec::new(),
+        ..Member::default()
     };
     let mut headers = Vec::new();
     writer::append(&mut headers, &member);
@@ -160,16 +156,11 @@ fn a_sparse_file_is_a_map_and_its_pieces() {
     let mut archive = Vec::new();
     let member = Member {
         path: b"sparse".to_vec(),
-        kind: Kind::File,
-        link: Vec::new(),
         perm: 0o600,
-        uid: 0,
-        gid: 0,
         mtime: Timestamp::from_secs(1),
         stored_bytes: map.len() as u64 + 8,
         sparse_bytes: Some((1 << 33) + 5),
-        device: 0,
-        xattrs: Vec::new(),
+        ..Member::default()
     };
     writer::append(&mut archive, &member);
     archive.extend_from_slice(&map);
@@ -193,16 +184,9 @@ fn cve_2018_20482_sparse_maps_that_lie_are_refused() {
         let mut archive = Vec::new();
         let member = Member {
             path: b"s".to_vec(),
-            kind: Kind::File,
-            link: Vec::new(),
-            perm: 0,
-            uid: 0,
-            gid: 0,
-            mtime: Timestamp::default(),
             stored_bytes: map.len() as u64 + 8,
             sparse_bytes: Some(100),
-            device: 0,
-            xattrs: Vec::new(),
+            ..Member::default()
         };
         writer::append(&mut archive, &member);
         archive.extend_from_slice(&map);
@@ -222,7 +206,8 @@ fn binary_numbers_are_read() {
         (1 << 40, [0x80, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]),
     ] {
         let mut archive = Vec::new();
-        let member = Member::bare(b"f", Kind::Directory);
+        let path = b"f".to_vec();
+        let member = Member { path, kind: Kind::Directory, ..Member::default() };
         writer::append(&mut archive, &member);
         archive[136..148].copy_from_slice(&mtime);
         archive[108..116].copy_from_slice(&[0x80, 0, 0, 0, 0xff, 0xff, 0xff, 0xfe]);
@@ -448,10 +433,9 @@ fn of_a_stream_that_is_cut_off_nothing_stays_there() {
     use std::fs;
     let temporary = |name: &str| format!("./{name}.sshoal-0123456789abff000000000000000001");
     let odd = [".a b", ".-n", ".\\", "sub/.*", "sub/.\u{e9}"].map(temporary);
-    let file = |path: &str, stored_bytes| Member {
-        perm: 0o600,
-        stored_bytes,
-        ..Member::bare(path.as_bytes(), Kind::File)
+    let file = |path: &str, stored_bytes| {
+        let path = path.as_bytes().to_vec();
+        Member { path, perm: 0o600, stored_bytes, ..Member::default() }
     };
     let content = vec![7; 1000];
     let files: Vec<_> = odd
@@ -509,7 +493,8 @@ fn of_a_stream_that_is_cut_off_nothing_stays_there() {
 fn extension(letter: u8, data: &[u8]) -> Vec<u8> {
     let mut archive = Vec::new();
     let stored_bytes = data.len() as u64;
-    let member = Member { stored_bytes, ..Member::bare(b"x", Kind::Other(letter)) };
+    let (path, kind) = (b"x".to_vec(), Kind::Other(letter));
+    let member = Member { path, kind, stored_bytes, ..Member::default() };
     writer::append(&mut archive, &member);
     archive.extend_from_slice(data);
     writer::append_padding(&mut archive, stored_bytes);
@@ -525,7 +510,7 @@ fn record(key: &str, value: &[u8]) -> Vec<u8> {
 
 fn ends_with(archive: &[u8], xattrs: Xattrs) -> io::Result<Option<Member>> {
     let mut file = Vec::new();
-    writer::append(&mut file, &Member::bare(b"f", Kind::File));
+    writer::append(&mut file, &Member { path: b"f".to_vec(), ..Member::default() });
     writer::append_end(&mut file);
     Reader::new(&[archive, &file[..]].concat()[..], xattrs).next()
 }
@@ -591,15 +576,9 @@ fn the_names_of_a_broken_archive_are_synced() {
     let directory = Member {
         path: b"tree/".to_vec(),
         kind: Kind::Directory,
-        link: Vec::new(),
         perm: 0o755,
-        uid: 0,
-        gid: 0,
         mtime: Timestamp::from_secs(1),
-        stored_bytes: 0,
-        sparse_bytes: None,
-        device: 0,
-        xattrs: Vec::new(),
+        ..Member::default()
     };
     let archive = archive(&[(directory, Vec::new())]);
     for (fsync, synced) in [(true, &[path("to"), path("")][..]), (false, &[])] {

@@ -18,8 +18,8 @@ pub(super) fn append(archive: &mut Vec<u8>, member: &Member) {
     let extensions = extensions(member);
     if !extensions.is_empty() {
         let stored_bytes = extensions.len() as u64;
-        let header = Member::bare(b"././@PaxHeader", Kind::Other(b'x'));
-        append_header(archive, &Member { stored_bytes, ..header });
+        let (path, kind) = (b"././@PaxHeader".to_vec(), Kind::Other(b'x'));
+        append_header(archive, &Member { path, kind, stored_bytes, ..Member::default() });
         archive.extend_from_slice(&extensions);
         append_padding(archive, stored_bytes);
     }
