@@ -215,18 +215,8 @@ impl<'a> Copy<'a> {
     /// The file has its name.
     async fn end(&self, copied: Copied) -> Outcome<Copied> {
         remove_stale(self.core, self.step).await;
-        match self.xattrs_refused.load(Ordering::Relaxed) {
-            0 => Ok(copied),
-            refused => {
-                // It is there: its other names can be made.
-                if let Some(names) = &self.step.names
-                    && names.first == self.step.name
-                {
-                    names.done();
-                }
-                Err(Fault::RefusedXattrs { count: refused }.of(&self.step.name))
-            }
-        }
+        let refused = self.xattrs_refused.load(Ordering::Relaxed);
+        Problem::of_refused_xattrs(&self.step.name, refused).map(|()| copied)
     }
 
     /// The extended attributes that the file is to have.

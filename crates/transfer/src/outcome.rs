@@ -193,6 +193,15 @@ impl Problem {
         }
     }
 
+    /// The error that the target's file system has refused extended attributes, if it has refused
+    /// any.
+    pub(crate) fn of_refused_xattrs(name: &RemotePath, count: usize) -> Result<(), Problem> {
+        match count {
+            0 => Ok(()),
+            count => Err(Fault::RefusedXattrs { count }.of(name)),
+        }
+    }
+
     /// The problem of an entry that is called otherwise: `from`, or what it is in, is `to`.
     pub(crate) fn renamed(&self, from: &RemotePath, to: &RemotePath) -> Problem {
         let mut renamed = self.clone();
@@ -294,7 +303,7 @@ pub enum Stop {
 }
 
 /// Problems that are kept; further ones are only counted.
-pub(crate) const PROBLEMS_KEPT: usize = 1000;
+const PROBLEMS_KEPT: usize = 1000;
 
 /// How a run ended.
 #[derive(Clone, Debug, Default)]
@@ -323,6 +332,18 @@ pub struct Outcome {
 }
 
 impl Outcome {
+    /// Counts a problem, and keeps it if it is one of the first, or a reason.
+    pub(crate) fn note_problem(&mut self, problem: &Problem) {
+        self.problems_total += 1;
+        if self.problems.len() < PROBLEMS_KEPT {
+            self.problems.push(problem.clone());
+        } else if !problem.is_consequence()
+            && let Some(at) = self.problems.iter().rposition(Problem::is_consequence)
+        {
+            self.problems[at] = problem.clone();
+        }
+    }
+
     /// The outcome of two runs.
     pub(crate) fn and(mut self, other: Outcome) -> Outcome {
         let (sum, more) = (&mut self.counts, other.counts);

@@ -388,11 +388,9 @@ async fn finish_dir(core: &Core, over: &DirDone, change: AttrChange) {
             Err(_) => AttrChange { atime: None, mtime: None, ..change },
         };
         let set = core.set_by_name(path, &last.attr, change).await;
-        end = set.map_err(Problem::failed(name, Doing::SetAttr)).and(match xattrs {
-            Ok(0) => Ok(()),
-            Ok(refused) => Err(Fault::RefusedXattrs { count: refused }.of(name)),
-            Err(problem) => Err(problem),
-        });
+        end = set
+            .map_err(Problem::failed(name, Doing::SetAttr))
+            .and_then(|()| Problem::of_refused_xattrs(name, xattrs?));
     }
     // Also without its attributes: the names in it are complete.
     if core.job.options.fsync && over.changed && core.stop_reason().is_none() {

@@ -492,16 +492,9 @@ fn opened(path: &std::path::Path) -> base::Result<(std::os::fd::OwnedFd, Vec<u8>
 impl Streamed {
     fn of(end: stream::End<Counters>) -> Streamed {
         let stream::End { done: counters, why, elapsed, method, .. } = end;
-        let Counters { counts, missed, owners_refused, problems, problems_total, .. } = counters;
+        let Counters { outcome, missed, .. } = counters;
         let why = why.or_else(|| (missed > 0).then(|| format!("{missed} missed")));
-        let outcome = Outcome {
-            counts,
-            owners_refused,
-            problems,
-            problems_total,
-            elapsed,
-            ..Outcome::default()
-        };
+        let outcome = Outcome { elapsed, ..outcome };
         let done = StreamOutcome { outcome, method, why, stage: None };
         if done.why.is_none() { Streamed::Whole(done) } else { Streamed::Partly(done) }
     }

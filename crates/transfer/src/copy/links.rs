@@ -30,10 +30,7 @@ pub(crate) async fn special(core: &Core, step: &Step, left: &Unfinished) -> Outc
 async fn own(core: &Core, step: &Step, left: &Unfinished, made: &Made) -> Outcome<()> {
     let refused = replacing(core, step, left, made).await?;
     remove_stale(core, step).await;
-    match refused {
-        0 => Ok(()),
-        refused => Err(Fault::RefusedXattrs { count: refused }.of(&step.name)),
-    }
+    Problem::of_refused_xattrs(&step.name, refused)
 }
 
 /// Makes the step's name a further one of the file that `first` has become.

@@ -16,7 +16,7 @@ use crate::dir::Last;
 use crate::events::{Entry, Events, Progress};
 use crate::flow::Flow;
 use crate::job::{Job, Source};
-use crate::outcome::{Counts, Fault, Outcome, PROBLEMS_KEPT, Problem, Side, Stop};
+use crate::outcome::{Fault, Outcome, Problem, Side, Stop};
 use crate::setid;
 use crate::sink::Sink;
 use crate::step::{Action, Step};
@@ -62,18 +62,10 @@ pub(crate) struct Core {
     target_run: OnceCell<MachineRun>,
     /// The queries of sources whose directories are listed by their remotes.
     unseen: Mutex<BTreeMap<usize, Asked>>,
-    totals: Mutex<Totals>,
+    /// The outcome so far: counts, problems and deletions.
+    totals: Mutex<Outcome>,
     stop: watch::Sender<Option<Stop>>,
     begun: Instant,
-}
-
-#[derive(Default)]
-struct Totals {
-    counts: Counts,
-    problems: Vec<Problem>,
-    problems_total: u64,
-    withheld: u64,
-    limited: bool,
 }
 
 /// Whether the remote is lost, if this is its error, so that the run cannot go on.
@@ -279,23 +271,16 @@ impl Core {
             self.stop(Stop::Lost(errno));
             return false;
         }
-        let mut totals = self.totals.lock();
-        totals.problems_total += 1;
-        if totals.problems.len() < PROBLEMS_KEPT {
-            totals.problems.push(problem.clone());
-        } else if !problem.is_consequence()
-            && let Some(at) = totals.problems.iter().rposition(Problem::is_consequence)
-        {
-            totals.problems[at] = problem.clone();
-        }
+        self.totals.lock().note_problem(problem);
         true
     }
 
     /// Notes how a step ended. Of a directory only the event of a failure is not left for later.
     pub(crate) fn ended(&self, step: &Step, end: std::result::Result<Copied, Problem>) {
+        // A file that lacks attributes is there: its other names can be made.
         if let Some(names) = &step.names
             && names.first == step.name
-            && end.is_ok()
+            && matches!(end, Ok(_) | Err(Problem { fault: Fault::RefusedXattrs { .. }, .. }))
         {
             names.done();
         }
@@ -324,7 +309,7 @@ impl Core {
         again: &Step,
     ) {
         self.show_planned(again);
-        let Totals { counts, problems, problems_total, .. } = &mut *self.totals.lock();
+        let Outcome { counts, problems, problems_total, .. } = &mut *self.totals.lock();
         match (end, action) {
             (Err(problem), _) => {
                 counts.failed -= 1;
@@ -396,12 +381,12 @@ impl Core {
 
     /// So many deletions were planned and not done.
     pub(crate) fn withheld(&self, deletions: u64) {
-        self.totals.lock().withheld += deletions;
+        self.totals.lock().deletions_withheld += deletions;
     }
 
     /// Notes that there were more deletions than permitted.
     pub(crate) fn limit_deletions(&self) {
-        self.totals.lock().limited = true;
+        self.totals.lock().deletions_limited = true;
     }
 
     /// Notes that the target has refused this owner and group: from now on they are left.
@@ -500,23 +485,18 @@ impl Core {
         others.is_empty() && owner.is_some_and(|owner| self.is_refused(owner))
     }
 
-    /// How it went so far.
+    /// How it went. To be called once, at the end.
     pub(crate) fn outcome(&self) -> Outcome {
-        let mut totals = self.totals.lock();
-        let mut problems = std::mem::take(&mut totals.problems);
+        let mut totals = std::mem::take(&mut *self.totals.lock());
         // The reasons first: a program may show some only.
-        problems.sort_by_key(Problem::is_consequence);
+        totals.problems.sort_by_key(Problem::is_consequence);
         Outcome {
-            counts: totals.counts,
-            problems,
-            problems_total: totals.problems_total,
             stopped: self.stop_reason(),
-            deletions_withheld: totals.withheld,
-            deletions_limited: totals.limited,
             owners_refused: !self.refused_owners.lock().is_empty(),
             links_unknown: self.links_unknown.load(Ordering::Relaxed)
                 || self.unlinked.iter().all(|is| is.load(Ordering::Relaxed)),
             elapsed: self.begun.elapsed(),
+            ..totals
         }
     }
 }

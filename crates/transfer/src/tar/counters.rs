@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::{Attr, Errno, FileKind, RemotePath, Timestamp};
 
 use crate::events::{Entry, Events, Progress};
-use crate::outcome::{Counts, Doing, Fault, PROBLEMS_KEPT, Problem};
+use crate::outcome::{Doing, Outcome, Problem};
 use crate::sink::{Finished, Sink};
 use crate::step::Action;
 
@@ -16,15 +16,10 @@ const UNCONFIRMED_LIMIT: usize = 1 << 18;
 
 /// The counts of a stream, and their observers.
 pub(super) struct Counters {
-    pub counts: Counts,
+    /// Counts, problems that a run would not find, and whether owners could not be set.
+    pub outcome: Outcome,
     /// Entries, or parts of the tree, that a run has to check.
     pub missed: u64,
-    /// Owners could not be set.
-    pub owners_refused: bool,
-    /// The first problems that a run would not find.
-    pub problems: Vec<Problem>,
-    /// The number of all such problems.
-    pub problems_total: u64,
     /// The file that is being sent, with its attributes at the source.
     pub sending: Option<(RemotePath, Attr)>,
     /// Files whose content is unconfirmed until tar has ended: paths below the sink's root, and
@@ -36,18 +31,8 @@ pub(super) struct Counters {
 
 impl Counters {
     pub(super) fn new(progress: Arc<Progress>, events: Arc<dyn Events>) -> Counters {
-        let (counts, unconfirmed) = (Counts::default(), Vec::new());
-        Counters {
-            counts,
-            missed: 0,
-            owners_refused: false,
-            problems: Vec::new(),
-            problems_total: 0,
-            sending: None,
-            unconfirmed,
-            progress,
-            events,
-        }
+        let (outcome, unconfirmed) = (Outcome::default(), Vec::new());
+        Counters { outcome, missed: 0, sending: None, unconfirmed, progress, events }
     }
 
     /// The counters of the program.
@@ -62,7 +47,7 @@ impl Counters {
 
     /// Counts a file of this size when its transfer starts.
     pub(super) fn begin_file(&mut self, bytes: u64) {
-        self.counts.bytes += bytes;
+        self.outcome.counts.bytes += bytes;
         Progress::add(&self.progress.files_planned, 1);
         Progress::add(&self.progress.bytes_planned, bytes);
     }
@@ -72,8 +57,8 @@ impl Counters {
         if kind == FileKind::Regular && matches!(action, Action::Copy(_)) {
             Progress::add(&self.progress.files_done, 1);
         }
-        self.counts.entries += 1;
-        self.counts.add(action, bytes, 0);
+        self.outcome.counts.entries += 1;
+        self.outcome.counts.add(action, bytes, 0);
         Progress::add(&self.progress.entries, 1);
         self.events.entry(Entry { name, kind, bytes, action, problem: None });
     }
@@ -106,14 +91,10 @@ impl Counters {
     /// Notes attributes that the system refused. Refused extended attributes are a problem of this
     /// stream, since a run does not compare them.
     pub(super) fn refused(&mut self, name: &RemotePath, finished: Finished) {
-        self.owners_refused |= finished.owner_refused;
-        if finished.xattrs_refused > 0 {
-            let problem = Fault::RefusedXattrs { count: finished.xattrs_refused }.of(name);
+        self.outcome.owners_refused |= finished.owner_refused;
+        if let Err(problem) = Problem::of_refused_xattrs(name, finished.xattrs_refused) {
             self.events.problem(&problem);
-            self.problems_total += 1;
-            if self.problems.len() < PROBLEMS_KEPT {
-                self.problems.push(problem);
-            }
+            self.outcome.note_problem(&problem);
         }
     }
 }

@@ -11,7 +11,7 @@ use super::Pending;
 use crate::dir::Dir;
 use crate::events::Progress;
 use crate::options::Options;
-use crate::outcome::{Doing, Fault, Problem};
+use crate::outcome::{Doing, Problem};
 use crate::plan::is_same_second;
 use crate::run::{Copied, Core};
 use crate::sink::{Finished, Sink};
@@ -214,18 +214,8 @@ impl Placer {
             self.core.refuse_owner(self.options.owners.of(attr.uid, attr.gid));
         }
         step.action = action;
-        let end = match finished.xattrs_refused {
-            0 => Ok(Copied { bytes, resumed: 0 }),
-            refused => {
-                // It is there: its other names can be made.
-                if let Some(names) = &step.names
-                    && names.first == step.name
-                {
-                    names.done();
-                }
-                Err(Fault::RefusedXattrs { count: refused }.of(&step.name))
-            }
-        };
+        let end = Problem::of_refused_xattrs(&step.name, finished.xattrs_refused)
+            .map(|()| Copied { bytes, resumed: 0 });
         self.core.ended(&step, end.clone());
         let Step { from, name, action, dir, attr: asked, .. } = step;
         let copied = CopiedEntry { from, action, end, unconfirmed, name, attr, asked, dir };
