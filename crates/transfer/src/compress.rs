@@ -7,11 +7,11 @@
 mod members;
 
 use std::fmt;
-use std::io::{self, BufRead, Read, Write};
+use std::io::{self, BufRead, Read};
 
 use flate2::bufread::MultiGzDecoder;
 
-use members::Members;
+pub(crate) use members::Encoder;
 
 /// How.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,49 +102,10 @@ pub(crate) fn decoder<'a>(
     })
 }
 
-/// Compresses what is written, on its way to `W`.
-pub(crate) enum Encoder<W: Write> {
-    Plain(W),
-    Gzip(Box<Members<W>>),
-}
-
-impl<W: Write> Encoder<W> {
-    /// Of [`Method::Gzip`], for a link of that rate in bytes a second, if it is known; there is no
-    /// fast enough library for the other without C.
-    pub(crate) fn new(compresses: bool, output: W, rate: Option<f64>) -> Encoder<W> {
-        match compresses {
-            false => Encoder::Plain(output),
-            true => Encoder::Gzip(Box::new(Members::new(output, rate))),
-        }
-    }
-
-    /// Ends it.
-    pub(crate) fn finish(self) -> io::Result<W> {
-        match self {
-            Encoder::Plain(output) => Ok(output),
-            Encoder::Gzip(members) => members.finish(),
-        }
-    }
-}
-
-impl<W: Write> Write for Encoder<W> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Encoder::Plain(output) => output.write(bytes),
-            Encoder::Gzip(members) => members.write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        match self {
-            Encoder::Plain(output) => output.flush(),
-            Encoder::Gzip(members) => members.flush(),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     #[test]

@@ -46,10 +46,11 @@ fn level(rate: Option<f64>) -> Compression {
     }
 }
 
-/// Compresses what is written, on its way to `W`.
-pub(crate) struct Members<W> {
+/// Compresses what is written, on its way to `W`, or passes it on.
+pub(crate) struct Encoder<W> {
     output: W,
-    level: Compression,
+    /// `None` without compression.
+    level: Option<Compression>,
     /// What is gathered for the next block.
     gathered: Vec<u8>,
     /// The blocks in work, in their order.
@@ -66,13 +67,14 @@ struct Member {
     was_tried: bool,
 }
 
-impl<W: Write> Members<W> {
-    /// `rate` is the link's in bytes a second, where it is known.
-    pub(crate) fn new(output: W, rate: Option<f64>) -> Members<W> {
-        Members {
+impl<W: Write> Encoder<W> {
+    /// With compression by gzip, for a link of that rate in bytes a second, if it is known; there is
+    /// no fast enough library for zstd without C.
+    pub(crate) fn new(compresses: bool, output: W, rate: Option<f64>) -> Encoder<W> {
+        Encoder {
             output,
-            level: level(rate),
-            gathered: Vec::with_capacity(BLOCK_BYTES),
+            level: compresses.then(|| level(rate)),
+            gathered: Vec::new(),
             working: VecDeque::new(),
             has_begun: false,
             gain: Gain::default(),
@@ -82,21 +84,23 @@ impl<W: Write> Members<W> {
     /// Compresses the rest, and gives the output back.
     pub(crate) fn finish(mut self) -> io::Result<W> {
         // What is empty is a member, too.
-        if !self.has_begun || !self.gathered.is_empty() {
-            self.send()?;
+        if let Some(level) = self.level
+            && (!self.has_begun || !self.gathered.is_empty())
+        {
+            self.send(level)?;
         }
         self.drain()?;
         Ok(self.output)
     }
 
     /// Gives what is gathered to a thread.
-    fn send(&mut self) -> io::Result<()> {
+    fn send(&mut self, level: Compression) -> io::Result<()> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         if self.working.len() >= processors.min(PROCESSORS) * BLOCKS_EACH {
             self.take()?;
         }
         let raw = std::mem::replace(&mut self.gathered, Vec::with_capacity(BLOCK_BYTES));
-        let level = if self.gain.tries() { self.level } else { Compression::none() };
+        let level = if self.gain.tries() { level } else { Compression::none() };
         let thread = std::thread::Builder::new().name("gzip".to_owned());
         self.working.push_back(thread.spawn(move || member(&raw, level))?);
         self.has_begun = true;
@@ -126,20 +130,23 @@ impl<W: Write> Members<W> {
     }
 }
 
-impl<W: Write> Write for Members<W> {
+impl<W: Write> Write for Encoder<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let Some(level) = self.level else { return self.output.write(bytes) };
         let room = BLOCK_BYTES - self.gathered.len();
         let taken = bytes.len().min(room);
         self.gathered.extend_from_slice(&bytes[..taken]);
         if self.gathered.len() == BLOCK_BYTES {
-            self.send()?;
+            self.send(level)?;
         }
         Ok(taken)
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if !self.gathered.is_empty() {
-            self.send()?;
+        if let Some(level) = self.level
+            && !self.gathered.is_empty()
+        {
+            self.send(level)?;
         }
         self.drain()?;
         self.output.flush()
@@ -212,7 +219,7 @@ mod tests {
     }
 
     fn packed(writes: &[Vec<u8>], flushes: bool) -> Vec<u8> {
-        let mut members = Members::new(Vec::new(), None);
+        let mut members = Encoder::new(true, Vec::new(), None);
         for bytes in writes {
             members.write_all(bytes).unwrap();
             if flushes {
@@ -292,7 +299,7 @@ mod tests {
 
     #[test]
     fn an_output_that_ends_is_told_of() {
-        let mut members = Members::new(Broken(3 * BLOCK_BYTES), None);
+        let mut members = Encoder::new(true, Broken(3 * BLOCK_BYTES), None);
         let written = members.write_all(&noise(64 * BLOCK_BYTES));
         assert_eq!(written.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
