@@ -44,6 +44,10 @@ pub(crate) fn open_error(kind: FileKind) -> Option<Errno> {
     }
 }
 
+pub(crate) fn of_nix(error: nix::errno::Errno) -> Errno {
+    Errno::from_raw(error as i32)
+}
+
 /// `fsid` becomes the identifier.
 pub fn to_statvfs(found: &rustix::fs::StatVfs, fsid: u64) -> StatVfs {
     StatVfs {

@@ -14,29 +14,18 @@ use crate::root::{CONFINED, Root};
 /// `statfs(2)`: ext2 to ext4, XFS, btrfs, tmpfs, F2FS.
 const LOCAL_KINDS: [u64; 5] = [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010];
 
-/// The device number of a local file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LocalDevice {
-    major: u32,
-    minor: u32,
-}
+/// The device number of a local file system: major and minor.
+pub(crate) type LocalDevice = (u32, u32);
 
-impl LocalDevice {
-    /// The device of the root; `None` when it is not on a local file system.
-    #[allow(clippy::unnecessary_cast, reason = "its width differs between machines")]
-    pub(crate) fn of(root: &Root) -> Option<LocalDevice> {
-        let kind = fstatfs(root.fd()).ok()?.f_type as u32;
-        if !LOCAL_KINDS.contains(&u64::from(kind)) {
-            return None;
-        }
-        LocalDevice::from_statx(
-            &statx(root.fd(), "", AtFlags::EMPTY_PATH, StatxFlags::empty()).ok()?,
-        )
+/// The device of the root; `None` when it is not on a local file system.
+#[allow(clippy::unnecessary_cast, reason = "its width differs between machines")]
+pub(crate) fn local_device(root: &Root) -> Option<LocalDevice> {
+    let kind = fstatfs(root.fd()).ok()?.f_type as u32;
+    if !LOCAL_KINDS.contains(&u64::from(kind)) {
+        return None;
     }
-
-    fn from_statx(found: &Statx) -> Option<LocalDevice> {
-        Some(LocalDevice { major: found.stx_dev_major, minor: found.stx_dev_minor })
-    }
+    let found = statx(root.fd(), "", AtFlags::EMPTY_PATH, StatxFlags::empty()).ok()?;
+    Some((found.stx_dev_major, found.stx_dev_minor))
 }
 
 /// `lstat` from memory: the attributes, or that the name is absent; `None` when the kernel would
@@ -55,7 +44,7 @@ pub(crate) fn lstat_cached(
     };
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let found = statx(&fd, "", flags, StatxFlags::BASIC_STATS).ok()?;
-    if LocalDevice::from_statx(&found) != Some(on) {
+    if (found.stx_dev_major, found.stx_dev_minor) != on {
         return None;
     }
     Some(attr(&found))

@@ -16,7 +16,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use tokio::sync::{OwnedRwLockReadGuard, OwnedRwLockWriteGuard, RwLock};
 use tokio::task::unconstrained;
 
-use crate::attr::errno;
+use crate::attr::{errno, of_nix};
 use crate::blocking::BlockingPool;
 
 /// Longest read that is tried on the runtime's own thread, in bytes. Copying it takes 5 us on a
@@ -68,7 +68,7 @@ pub(crate) struct File {
 /// # Errors
 /// Those of `close(2)`.
 pub fn close(fd: OwnedFd) -> Result<()> {
-    nix::unistd::close(fd).map_err(|error| base::Errno::from_raw(error as i32))
+    nix::unistd::close(fd).map_err(of_nix)
 }
 
 impl File {

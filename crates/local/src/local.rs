@@ -8,7 +8,7 @@ use base::{Location, Table};
 use tokio::sync::Notify;
 
 use crate::blocking::BlockingPool;
-use crate::cached_attr::LocalDevice;
+use crate::cached_attr::{LocalDevice, local_device};
 use crate::error::Error;
 use crate::file::File;
 use crate::listing::Listing;
@@ -50,7 +50,7 @@ impl Local {
         let root = Root::open(path).map_err(|errno| Error::from_errno(path, errno))?;
         let source = format!("local:{}", path.display());
         Ok(Local {
-            device: LocalDevice::of(&root),
+            device: local_device(&root),
             root: Arc::new(root),
             location: Location { source, host: "localhost".to_owned() },
             pool: BlockingPool::new(),

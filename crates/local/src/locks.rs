@@ -13,18 +13,17 @@
 //! long as the file system needs for a request.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use base::{Errno, Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges, Result};
+use base::{Errno, Lock, LockFamily, LockKind, LockOwner, LockRange, LockedRanges, Mutex, Result};
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fcntl_getfl, flock, fstat};
 
-use crate::attr::errno;
+use crate::attr::{errno, of_nix};
 
 /// Owners of locks in files, at most: each takes a descriptor.
 const MAX_OWNERS: usize = 1024;
@@ -43,11 +42,8 @@ pub fn lock_pause(attempts: u32) -> Duration {
     first.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(longest)
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct FileId {
-    device: u64,
-    inode: u64,
-}
+/// Device and inode number.
+type FileId = (u64, u64);
 
 /// An owner's description of one file.
 #[derive(Debug)]
@@ -87,22 +83,13 @@ pub struct Locks {
 }
 
 /// A lock that was set, and what was locked in its range before.
+#[derive(Debug)]
 pub struct LockUndo {
     file: FileId,
     owner: LockOwner,
     range: LockRange,
     before: LockedRanges,
     version: u64,
-}
-
-impl fmt::Debug for LockUndo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("LockUndo").field(&self.range).finish()
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Locks {
@@ -120,7 +107,7 @@ impl Locks {
         let id = check(&file, owner, Some(kind))?;
         loop {
             let shared = self.description(&file, (id, owner), range, kind)?;
-            let mut description = lock(&shared);
+            let mut description = shared.lock();
             if description.is_removed {
                 continue;
             }
@@ -137,7 +124,7 @@ impl Locks {
             }
             let version = description.version;
             if set.is_ok()
-                && let Some(held) = lock(&self.table).get_mut(&(id, owner))
+                && let Some(held) = self.table.lock().get_mut(&(id, owner))
                 && !held.handles.contains(&handle)
             {
                 held.handles.push(handle);
@@ -151,7 +138,7 @@ impl Locks {
     pub fn unlock(&self, file: impl AsFd, owner: LockOwner, range: LockRange) -> Result<()> {
         let id = check(&file, owner, None)?;
         let Some(shared) = self.known((id, owner)) else { return Ok(()) };
-        let mut description = lock(&shared);
+        let mut description = shared.lock();
         let unlocked = description.set(owner, range, None);
         self.remove_if_unused((id, owner), &mut description);
         unlocked
@@ -169,7 +156,7 @@ impl Locks {
             return Err(Errno::EINVAL);
         }
         match self.known((id, owner)) {
-            Some(shared) => excluding(&lock(&shared).fd, range, kind),
+            Some(shared) => excluding(&shared.lock().fd, range, kind),
             // The description of the handle has no locks, so it excludes no owner.
             None => excluding(&file, range, kind),
         }
@@ -180,7 +167,7 @@ impl Locks {
     pub fn undo(&self, undo: &LockUndo) {
         let key = (undo.file, undo.owner);
         let Some(shared) = self.known(key) else { return };
-        let mut description = lock(&shared);
+        let mut description = shared.lock();
         if description.version != undo.version {
             return;
         }
@@ -198,7 +185,7 @@ impl Locks {
     /// The handle was closed: ends the locks of those owners that have used no other one.
     pub fn close(&self, handle: u64) {
         let mut unused = Vec::new();
-        for (key, held) in &mut *lock(&self.table) {
+        for (key, held) in &mut *self.table.lock() {
             let before = held.handles.len();
             held.handles.retain(|used| *used != handle);
             if before > 0 && held.handles.is_empty() {
@@ -206,9 +193,9 @@ impl Locks {
             }
         }
         for (key, shared) in unused {
-            let mut description = lock(&shared);
+            let mut description = shared.lock();
             // Not if the owner has used another one meanwhile.
-            if lock(&self.table).get(&key).is_some_and(|held| held.handles.is_empty()) {
+            if self.table.lock().get(&key).is_some_and(|held| held.handles.is_empty()) {
                 self.remove(key, &mut description);
             }
         }
@@ -218,28 +205,28 @@ impl Locks {
     /// more, in any file.
     pub fn end(&self, is_of: impl Fn((u64, u64)) -> bool) {
         let ended: Vec<_> = {
-            let table = lock(&self.table);
+            let table = self.table.lock();
             self.has_ended.store(true, Ordering::Relaxed);
-            let ended = table.iter().filter(|((file, _), _)| is_of((file.device, file.inode)));
+            let ended = table.iter().filter(|((file, _), _)| is_of(*file));
             ended.map(|(key, held)| (*key, held.description.clone())).collect()
         };
         for (key, shared) in ended {
-            self.remove(key, &mut lock(&shared));
+            self.remove(key, &mut shared.lock());
         }
     }
 
     /// Whether anything is locked.
     pub fn is_empty(&self) -> bool {
-        lock(&self.table).is_empty()
+        self.table.lock().is_empty()
     }
 
     /// Device and inode number of each file in which something is locked.
     pub fn files(&self) -> Vec<(u64, u64)> {
-        lock(&self.table).keys().map(|(file, _)| (file.device, file.inode)).collect()
+        self.table.lock().keys().map(|(file, _)| *file).collect()
     }
 
     fn known(&self, key: Key) -> Option<Shared> {
-        lock(&self.table).get(&key).map(|held| held.description.clone())
+        self.table.lock().get(&key).map(|held| held.description.clone())
     }
 
     /// The description of an owner. Without one, it is opened for this lock, unless that is
@@ -264,7 +251,7 @@ impl Locks {
             return Err(Errno::EAGAIN);
         }
         let fd = open_again(file, is_posix && kind == LockKind::Write)?;
-        let mut table = lock(&self.table);
+        let mut table = self.table.lock();
         if table.len() >= MAX_OWNERS || self.has_ended.load(Ordering::Relaxed) {
             return Err(Errno::ENOLCK);
         }
@@ -287,7 +274,7 @@ impl Locks {
     fn remove_if_unused(&self, key: Key, description: &mut Description) {
         if description.held.is_empty() && !description.is_removed {
             description.is_removed = true;
-            lock(&self.table).remove(&key);
+            self.table.lock().remove(&key);
         }
     }
 }
@@ -390,9 +377,7 @@ fn check(file: &impl AsFd, owner: LockOwner, kind: Option<LockKind>) -> Result<F
 fn id(file: &impl AsFd) -> Result<FileId> {
     let stat = fstat(file).map_err(errno)?;
     match FileType::from_raw_mode(stat.st_mode) {
-        FileType::RegularFile => {
-            Ok(FileId { device: stat.st_dev as u64, inode: stat.st_ino as u64 })
-        }
+        FileType::RegularFile => Ok((stat.st_dev as u64, stat.st_ino as u64)),
         _ => Err(Errno::EBADF),
     }
 }
@@ -436,10 +421,6 @@ fn record(range: LockRange, kind: Option<LockKind>) -> libc::flock {
     }
 }
 
-fn of_nix(error: nix::errno::Errno) -> Errno {
-    Errno::from_raw(error as i32)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -472,7 +453,7 @@ mod tests {
         locks.set(1, &file, Lock::new(one, whole, LockKind::Write)).unwrap();
         locks.set(2, &other, Lock::new(one, whole, LockKind::Write)).unwrap();
         let description = locks.known((id(&file).unwrap(), one)).unwrap();
-        let hung = lock(&description);
+        let hung = description.lock();
         let (done, is_done) = std::sync::mpsc::channel();
         let locks_of_thread = locks.clone();
         let thread = std::thread::spawn(move || {
@@ -498,8 +479,8 @@ mod tests {
         let set =
             |file: &File, owner| locks.set(1, file, Lock::new(owner, whole, LockKind::Write)).err();
         assert_eq!((set(&file, one), set(&other, one)), (None, None));
-        let FileId { device, inode } = id(&file).unwrap();
-        locks.end(|of| of == (device, inode));
+        let file_id = id(&file).unwrap();
+        locks.end(|of| of == file_id);
         let free = Lock::new(owner(LockFamily::Posix, 2), whole, LockKind::Write);
         assert_eq!(locks.test(&file, free), Ok(None));
         assert!(locks.test(&other, free).unwrap().is_some());
