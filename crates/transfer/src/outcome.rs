@@ -46,41 +46,34 @@ pub enum Doing {
 }
 
 impl Doing {
+    /// The side on which it was done, and its failure in words.
+    fn described(self) -> (Side, &'static str) {
+        match self {
+            Doing::LookSource => (Side::Source, "cannot look at the source"),
+            Doing::ListSource => (Side::Source, "cannot list the source directory"),
+            Doing::Read => (Side::Source, "cannot read"),
+            Doing::LookTarget => (Side::Target, "cannot look at the target"),
+            Doing::ListTarget => (Side::Target, "cannot list the target directory"),
+            Doing::MakeDir => (Side::Target, "cannot make the directory"),
+            Doing::Make => (Side::Target, "cannot make"),
+            Doing::Write => (Side::Target, "cannot write"),
+            Doing::SetAttr => (Side::Target, "cannot set mode and times"),
+            Doing::Sync => (Side::Target, "cannot be written to the target's disk"),
+            Doing::Rename => (Side::Target, "cannot give the finished file its name"),
+            Doing::Delete => (Side::Target, "cannot delete"),
+            Doing::Verify => (Side::Target, "cannot verify"),
+        }
+    }
+
     /// The side on which it was done.
     pub(crate) fn side(self) -> Side {
-        match self {
-            Doing::LookSource | Doing::ListSource | Doing::Read => Side::Source,
-            Doing::LookTarget
-            | Doing::ListTarget
-            | Doing::MakeDir
-            | Doing::Make
-            | Doing::Write
-            | Doing::SetAttr
-            | Doing::Sync
-            | Doing::Rename
-            | Doing::Delete
-            | Doing::Verify => Side::Target,
-        }
+        self.described().0
     }
 }
 
 impl fmt::Display for Doing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Doing::LookSource => "cannot look at the source",
-            Doing::ListSource => "cannot list the source directory",
-            Doing::Read => "cannot read",
-            Doing::LookTarget => "cannot look at the target",
-            Doing::ListTarget => "cannot list the target directory",
-            Doing::MakeDir => "cannot make the directory",
-            Doing::Make => "cannot make",
-            Doing::Write => "cannot write",
-            Doing::SetAttr => "cannot set mode and times",
-            Doing::Sync => "cannot be written to the target's disk",
-            Doing::Rename => "cannot give the finished file its name",
-            Doing::Delete => "cannot delete",
-            Doing::Verify => "cannot verify",
-        })
+        f.write_str(self.described().1)
     }
 }
 

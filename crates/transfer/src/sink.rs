@@ -271,27 +271,19 @@ impl Sink {
         finish: &Finish,
         sparse: bool,
     ) -> Result<Finished> {
-        match self.put_once(path, attr, pieces, finish, sparse) {
-            Err(Errno::ESTALE) => self.put_once(path, attr, pieces, finish, sparse),
+        let once = || {
+            let incoming = self.begin(path, attr)?;
+            let mut end = 0;
+            for piece in pieces {
+                incoming.write_at(end, piece, sparse)?;
+                end += piece.len() as u64;
+            }
+            incoming.finish(&Finish { size: sparse.then_some(end), ..finish.clone() })
+        };
+        match once() {
+            Err(Errno::ESTALE) => once(),
             end => end,
         }
-    }
-
-    fn put_once(
-        &self,
-        path: &RemotePath,
-        attr: &Attr,
-        pieces: &[bytes::Bytes],
-        finish: &Finish,
-        sparse: bool,
-    ) -> Result<Finished> {
-        let incoming = self.begin(path, attr)?;
-        let mut end = 0;
-        for piece in pieces {
-            incoming.write_at(end, piece, sparse)?;
-            end += piece.len() as u64;
-        }
-        incoming.finish(&Finish { size: sparse.then_some(end), ..finish.clone() })
     }
 
     /// Creates a directory with mode 0700; one that exists is used as it is. Returns whether it was
