@@ -18,6 +18,7 @@ use transfer::{Action, Entry, Events, Outcome, Progress, Skip, Stop, Why};
 
 use super::arguments::Arguments;
 use crate::progress::{self, Frame};
+use crate::quantity;
 
 /// How often the bar is drawn.
 const FRAME: Duration = Duration::from_millis(100);
@@ -131,7 +132,16 @@ impl Show {
             return;
         }
         let elapsed = self.began.elapsed();
-        let done = Frame { files, all, bytes, total, moved: bytes, planned, elapsed, unit: size };
+        let done = Frame {
+            files,
+            all,
+            bytes,
+            total,
+            moved: bytes,
+            planned,
+            elapsed,
+            unit: quantity::bytes,
+        };
         self.bar.set_message(done.line(progress::columns()));
     }
 
@@ -375,7 +385,7 @@ fn summary(outcome: &Outcome, engines: &[&str], dry_run: bool, seconds: f64) -> 
     let mut parts = vec![format!(
         "{} {would}copied ({})",
         many(counts.files_copied, "file", "files"),
-        size(counts.bytes_copied)
+        quantity::bytes(counts.bytes_copied)
     )];
     for (count, one, more) in [
         (counts.dirs_made, "directory", "directories"),
@@ -395,7 +405,7 @@ fn summary(outcome: &Outcome, engines: &[&str], dry_run: bool, seconds: f64) -> 
     let rate = match counts.bytes_copied {
         0 => String::new(),
         _ if dry_run => String::new(),
-        bytes => format!(", {}/s", size((bytes as f64 / seconds.max(1e-3)) as u64)),
+        bytes => format!(", {}/s", quantity::bytes((bytes as f64 / seconds.max(1e-3)) as u64)),
     };
     let by = match engines {
         [] => String::new(),
@@ -409,23 +419,13 @@ fn figures(outcome: &Outcome) -> String {
     format!(
         "entries: {}, of {}; already there from an earlier run: {}\n",
         counts.entries,
-        size(counts.bytes),
-        size(counts.bytes_resumed),
+        quantity::bytes(counts.bytes),
+        quantity::bytes(counts.bytes_resumed),
     )
 }
 
 fn many(count: u64, one: &str, more: &str) -> String {
     format!("{count} {}", if count == 1 { one } else { more })
-}
-
-/// Bytes in a suitable unit.
-fn size(bytes: u64) -> String {
-    match bytes {
-        0..1_000 => format!("{bytes} B"),
-        1_000..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.2} GB", bytes as f64 / 1e9),
-    }
 }
 
 #[cfg(test)]
