@@ -35,18 +35,12 @@ fn attr(ino: u64) -> Attr {
 impl Filesystem for Floor {
     async fn lookup(&self, _ctx: &Context, _parent: u64, name: &[u8]) -> Result<Entry> {
         match name {
-            b"data" => Ok(Entry {
-                ino: FILE,
-                generation: 0,
-                attr: attr(FILE),
-                attr_ttl: TTL,
-                entry_ttl: TTL,
-            }),
+            b"data" => Ok(Entry { ino: FILE, attr: attr(FILE), attr_ttl: TTL, entry_ttl: TTL }),
             _ => Err(Errno::ENOENT),
         }
     }
 
-    async fn getattr(&self, _ctx: &Context, ino: u64, _fh: Option<u64>) -> Result<AttrReply> {
+    async fn getattr(&self, _ctx: &Context, ino: u64) -> Result<AttrReply> {
         Ok(AttrReply { attr: attr(ino), ttl: TTL })
     }
 
@@ -57,12 +51,12 @@ impl Filesystem for Floor {
         Ok(Opened { fh: 0, flags })
     }
 
-    async fn read(&self, _ctx: &Context, _ino: u64, read: &Read) -> Result<Data> {
+    async fn read(&self, _ino: u64, read: &Read) -> Result<Data> {
         let left = SIZE.saturating_sub(read.offset).min(u64::from(read.size));
         Ok(Data::from(self.0.slice(..left as usize)))
     }
 
-    async fn write(&self, _ctx: &Context, _ino: u64, _write: &Write, data: Bytes) -> Result<u32> {
+    async fn write(&self, _ino: u64, _write: &Write, data: Bytes) -> Result<u32> {
         Ok(data.len() as u32)
     }
 }

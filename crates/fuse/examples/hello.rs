@@ -40,26 +40,19 @@ impl Filesystem for Hello {
             return Err(Errno::ENOENT);
         }
         // Lookups would have to be counted here if inodes could be removed.
-        Ok(Entry { ino: FILE, generation: 0, attr: attr(FILE), attr_ttl: TTL, entry_ttl: TTL })
+        Ok(Entry { ino: FILE, attr: attr(FILE), attr_ttl: TTL, entry_ttl: TTL })
     }
 
-    async fn getattr(&self, _ctx: &Context, ino: u64, _fh: Option<u64>) -> Result<AttrReply> {
+    async fn getattr(&self, _ctx: &Context, ino: u64) -> Result<AttrReply> {
         Ok(AttrReply { attr: attr(ino), ttl: TTL })
     }
 
-    async fn read(&self, _ctx: &Context, _ino: u64, read: &Read) -> Result<Data> {
+    async fn read(&self, _ino: u64, read: &Read) -> Result<Data> {
         let from = CONTENT.len().min(read.offset as usize);
         Ok(Data::from(Bytes::from_static(&CONTENT[from..])))
     }
 
-    async fn readdir(
-        &self,
-        _ctx: &Context,
-        _ino: u64,
-        _fh: u64,
-        offset: u64,
-        sink: &mut DirSink,
-    ) -> Result<()> {
+    async fn readdir(&self, _ino: u64, _fh: u64, offset: u64, sink: &mut DirSink) -> Result<()> {
         let entries = [
             (ROOT, FileKind::Directory, &b"."[..]),
             (ROOT, FileKind::Directory, b".."),

@@ -109,8 +109,6 @@ pub struct Entry {
     /// The node id, by which the kernel identifies the inode. Zero: the name does not exist, and
     /// the kernel may cache that for `entry_ttl`.
     pub ino: u64,
-    /// Distinguishes inodes that use the same `ino` at different times.
-    pub generation: u64,
     /// The attributes.
     pub attr: Attr,
     /// Time for which the attributes are valid.
@@ -124,7 +122,6 @@ impl Entry {
     pub fn negative(ttl: Duration) -> Entry {
         Entry {
             ino: 0,
-            generation: 0,
             attr: Attr::new(0, FileKind::Regular),
             attr_ttl: Duration::ZERO,
             entry_ttl: ttl,
@@ -134,7 +131,7 @@ impl Entry {
     pub(crate) fn wire(&self) -> abi::EntryOut {
         abi::EntryOut {
             nodeid: self.ino,
-            generation: self.generation,
+            generation: 0,
             entry_valid: self.entry_ttl.as_secs(),
             attr_valid: self.attr_ttl.as_secs(),
             entry_valid_nsec: self.entry_ttl.subsec_nanos(),
@@ -163,10 +160,6 @@ pub struct StatxReply {
     pub attr: Attr,
     /// Time of creation, if known.
     pub btime: Option<Timestamp>,
-    /// `STATX_ATTR_*` bits that are set.
-    pub attributes: u64,
-    /// `STATX_ATTR_*` bits that are supported.
-    pub attributes_mask: u64,
     /// Time for which the attributes are valid.
     pub ttl: Duration,
 }
@@ -187,7 +180,6 @@ impl StatxReply {
             stat: abi::Statx {
                 mask: libc::STATX_BASIC_STATS | btime_mask,
                 blksize: attr.blksize,
-                attributes: self.attributes,
                 nlink: attr.nlink,
                 uid: attr.uid,
                 gid: attr.gid,
@@ -195,7 +187,6 @@ impl StatxReply {
                 ino: attr.ino,
                 size: attr.size,
                 blocks: attr.blocks,
-                attributes_mask: self.attributes_mask,
                 atime: time(attr.atime),
                 btime: time(self.btime.unwrap_or_default()),
                 ctime: time(attr.ctime),
@@ -322,13 +313,7 @@ mod tests {
         // major 0x123, minor 0x45678, as new_encode_dev joins them.
         attr.rdev = encode_device((0x123, 0x45678));
         assert_eq!(attr.rdev, 0x78 | (0x123 << 8) | ((0x45678 & !0xff) << 12));
-        let reply = StatxReply {
-            attr,
-            btime: None,
-            attributes: 0,
-            attributes_mask: 0,
-            ttl: Duration::ZERO,
-        };
+        let reply = StatxReply { attr, btime: None, ttl: Duration::ZERO };
         let stat = reply.wire().stat;
         assert_eq!((stat.rdev_major, stat.rdev_minor), (0x123, 0x45678));
         assert_eq!(stat.mask, 0x7ff);

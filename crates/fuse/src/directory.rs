@@ -154,7 +154,6 @@ mod tests {
     fn entry(ino: u64) -> Entry {
         Entry {
             ino,
-            generation: 0,
             attr: Attr::new(ino + 100, FileKind::Regular),
             attr_ttl: Duration::ZERO,
             entry_ttl: Duration::ZERO,

@@ -45,9 +45,14 @@ use crate::open::Opened;
 use crate::operation::{Context, CopyFileRange, Create, Lock, LockRequest, Open, Read, Write};
 use crate::session::{Finished, Started};
 
-/// The reply of a default method.
-fn unsupported<T: Send>() -> impl Future<Output = Result<T>> + Send {
-    std::future::ready(Err(Errno::ENOSYS))
+/// Operations that return `ENOSYS` unless they are implemented.
+macro_rules! operations {
+    ($($(#[$doc:meta])* fn $name:ident($($argument:ident: $kind:ty),*) -> $result:ty;)*) => {
+        $($(#[$doc])*
+        fn $name(&self, $($argument: $kind),*) -> impl Future<Output = Result<$result>> + Send {
+            std::future::ready(Err(Errno::ENOSYS))
+        })*
+    };
 }
 
 /// A file system to mount. The [module](self) has the rules. Methods that are not implemented
@@ -64,7 +69,6 @@ pub trait Filesystem: Send + Sync + 'static {
     /// here. The mount point is already unmounted, unless that failed. If the session was stopped,
     /// programs may still use the mount: `flush`, `fsync`, `release`, `releasedir`, `fsyncdir`,
     /// `forget` and writes of mapped pages may be called until this returns, and are dropped then.
-    /// dropped then.
     fn destroy(&self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
@@ -85,137 +89,8 @@ pub trait Filesystem: Send + Sync + 'static {
     /// Records a request that has ended. Must not wait.
     fn record(&self, finished: &Finished<'_>) {}
 
-    /// Looks up a name. A name that does not exist is `ENOENT`, or an [`Entry::negative`] that the
-    /// kernel caches.
-    fn lookup(
-        &self,
-        ctx: &Context,
-        parent: u64,
-        name: &[u8],
-    ) -> impl Future<Output = Result<Entry>> + Send {
-        unsupported()
-    }
-
     /// Returns `count` lookups of `ino`. Must not wait. By default nothing happens.
     fn forget(&self, ino: u64, count: u64) {}
-
-    /// Attributes, of the open file `fh` if that is given.
-    fn getattr(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        fh: Option<u64>,
-    ) -> impl Future<Output = Result<AttrReply>> + Send {
-        unsupported()
-    }
-
-    /// Changes the given attributes and returns the new ones.
-    fn setattr(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        change: &SetAttr,
-    ) -> impl Future<Output = Result<AttrReply>> + Send {
-        unsupported()
-    }
-
-    /// Attributes with the time of birth; `flags` are those of `statx(2)`, `mask` its
-    /// `STATX_*` bits.
-    fn statx(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        fh: Option<u64>,
-        flags: u32,
-        mask: u32,
-    ) -> impl Future<Output = Result<StatxReply>> + Send {
-        unsupported()
-    }
-
-    /// The target of a symbolic link.
-    fn readlink(&self, ctx: &Context, ino: u64) -> impl Future<Output = Result<Vec<u8>>> + Send {
-        unsupported()
-    }
-
-    /// Creates a symbolic link.
-    fn symlink(
-        &self,
-        ctx: &Context,
-        parent: u64,
-        name: &[u8],
-        target: &[u8],
-    ) -> impl Future<Output = Result<Entry>> + Send {
-        unsupported()
-    }
-
-    /// Creates a file or a node. `mode` is file type and permissions, before the umask.
-    fn mknod(
-        &self,
-        ctx: &Context,
-        parent: u64,
-        name: &[u8],
-        mode: u32,
-        umask: u32,
-        rdev: u32,
-    ) -> impl Future<Output = Result<Entry>> + Send {
-        unsupported()
-    }
-
-    /// Creates a directory. `mode` is that before the umask.
-    fn mkdir(
-        &self,
-        ctx: &Context,
-        parent: u64,
-        name: &[u8],
-        mode: u32,
-        umask: u32,
-    ) -> impl Future<Output = Result<Entry>> + Send {
-        unsupported()
-    }
-
-    /// Removes a name, except that of a directory.
-    fn unlink(
-        &self,
-        ctx: &Context,
-        parent: u64,
-        name: &[u8],
-    ) -> impl Future<Output = Result<()>> + Send {
-        unsupported()
-    }
-
-    /// Removes an empty directory.
-    fn rmdir(
-        &self,
-        ctx: &Context,
-        parent: u64,
-        name: &[u8],
-    ) -> impl Future<Output = Result<()>> + Send {
-        unsupported()
-    }
-
-    /// Renames; `flags` are those of `renameat2(2)`. An unsupported flag is `EINVAL`.
-    fn rename(
-        &self,
-        ctx: &Context,
-        parent: u64,
-        name: &[u8],
-        new_parent: u64,
-        new_name: &[u8],
-        flags: u32,
-    ) -> impl Future<Output = Result<()>> + Send {
-        unsupported()
-    }
-
-    /// Creates a hard link to `ino`. Counts a lookup like every entry.
-    fn link(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        new_parent: u64,
-        new_name: &[u8],
-    ) -> impl Future<Output = Result<Entry>> + Send {
-        unsupported()
-    }
 
     /// Opens a file. By default every open succeeds, with handle 0.
     fn open(
@@ -227,230 +102,137 @@ pub trait Filesystem: Send + Sync + 'static {
         std::future::ready(Ok(Opened::default()))
     }
 
-    /// Creates a file unless it exists (then `EEXIST` with `O_EXCL`), and opens it.
-    fn create(
-        &self,
-        ctx: &Context,
-        parent: u64,
-        name: &[u8],
-        create: &Create,
-    ) -> impl Future<Output = Result<(Entry, Opened)>> + Send {
-        unsupported()
-    }
-
-    /// Reads. Data beyond the requested length is cut off.
-    fn read(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        read: &Read,
-    ) -> impl Future<Output = Result<Data>> + Send {
-        unsupported()
-    }
-
-    /// Writes, and returns the number of bytes. A large `data` keeps one of the session's few
-    /// receive buffers; a file system that keeps it for long has to copy it.
-    fn write(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        write: &Write,
-        data: Bytes,
-    ) -> impl Future<Output = Result<u32>> + Send {
-        unsupported()
-    }
-
-    /// A close of one of the descriptors of an open file.
-    fn flush(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        fh: u64,
-        lock_owner: u64,
-    ) -> impl Future<Output = Result<()>> + Send {
-        unsupported()
-    }
-
     /// The last close of an open file. Its error is not reported to any caller. By default `Ok`.
-    fn release(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        fh: u64,
-        flags: i32,
-    ) -> impl Future<Output = Result<()>> + Send {
+    fn release(&self, ino: u64, fh: u64) -> impl Future<Output = Result<()>> + Send {
         std::future::ready(Ok(()))
-    }
-
-    /// Makes written data durable.
-    fn fsync(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        fh: u64,
-        datasync: bool,
-    ) -> impl Future<Output = Result<()>> + Send {
-        unsupported()
     }
 
     /// Opens a directory. By default every open succeeds, with handle 0.
-    fn opendir(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        flags: i32,
-    ) -> impl Future<Output = Result<Opened>> + Send {
+    fn opendir(&self, ino: u64) -> impl Future<Output = Result<Opened>> + Send {
         std::future::ready(Ok(Opened::default()))
     }
 
-    /// Lists from `offset` on: zero, or the `next_offset` of an earlier entry. An empty listing is
-    /// the end. If the sink [has lookups](DirSink::is_plus), the kernel wants the entries looked up,
-    /// too; only with [`Config::readdirplus`](crate::Config::readdirplus).
-    fn readdir(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        fh: u64,
-        offset: u64,
-        sink: &mut DirSink,
-    ) -> impl Future<Output = Result<()>> + Send {
-        unsupported()
-    }
-
     /// The last close of an open directory. By default `Ok`.
-    fn releasedir(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        fh: u64,
-        flags: i32,
-    ) -> impl Future<Output = Result<()>> + Send {
+    fn releasedir(&self, fh: u64) -> impl Future<Output = Result<()>> + Send {
         std::future::ready(Ok(()))
     }
 
-    /// Makes the entries of a directory durable.
-    fn fsyncdir(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        fh: u64,
-        datasync: bool,
-    ) -> impl Future<Output = Result<()>> + Send {
-        unsupported()
-    }
-
     /// Statistics of the file system. By default [`Statfs::default`].
-    fn statfs(&self, ctx: &Context, ino: u64) -> impl Future<Output = Result<Statfs>> + Send {
+    fn statfs(&self, ino: u64) -> impl Future<Output = Result<Statfs>> + Send {
         std::future::ready(Ok(Statfs::default()))
     }
 
-    /// Sets an extended attribute; `flags` are those of `setxattr(2)`.
-    fn setxattr(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        name: &[u8],
-        value: &[u8],
-        flags: u32,
-    ) -> impl Future<Output = Result<()>> + Send {
-        unsupported()
-    }
+    operations! {
+        /// Looks up a name. A name that does not exist is `ENOENT`, or an [`Entry::negative`] that
+        /// the kernel caches.
+        fn lookup(ctx: &Context, parent: u64, name: &[u8]) -> Entry;
 
-    /// The value of an extended attribute. The session checks it against `size`, that of the
-    /// caller's buffer; zero if the caller wants to know the length.
-    fn getxattr(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        name: &[u8],
-        size: u32,
-    ) -> impl Future<Output = Result<Vec<u8>>> + Send {
-        unsupported()
-    }
+        /// Attributes.
+        fn getattr(ctx: &Context, ino: u64) -> AttrReply;
 
-    /// The names of the extended attributes, each terminated by NUL. The session checks them
-    /// against the caller's buffer size.
-    fn listxattr(&self, ctx: &Context, ino: u64) -> impl Future<Output = Result<Vec<u8>>> + Send {
-        unsupported()
-    }
+        /// Changes the given attributes and returns the new ones.
+        fn setattr(ctx: &Context, ino: u64, change: &SetAttr) -> AttrReply;
 
-    /// Removes an extended attribute.
-    fn removexattr(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        name: &[u8],
-    ) -> impl Future<Output = Result<()>> + Send {
-        unsupported()
-    }
+        /// Attributes with the time of birth.
+        fn statx(ino: u64) -> StatxReply;
 
-    /// Whether the caller has the access `mask` (`R_OK`, `W_OK`, `X_OK`). Not called with
-    /// `default_permissions`.
-    fn access(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        mask: u32,
-    ) -> impl Future<Output = Result<()>> + Send {
-        unsupported()
-    }
+        /// The target of a symbolic link.
+        fn readlink(ino: u64) -> Vec<u8>;
 
-    /// A lock that conflicts with the requested one, or the requested one with
-    /// [`LockKind::Unlock`](crate::LockKind::Unlock). Only with
-    /// [`Config::posix_locks`](crate::Config::posix_locks).
-    fn getlk(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        request: &LockRequest,
-    ) -> impl Future<Output = Result<Lock>> + Send {
-        unsupported()
-    }
+        /// Creates a symbolic link.
+        fn symlink(parent: u64, name: &[u8], target: &[u8]) -> Entry;
 
-    /// Sets a lock. On a conflict waits if requested, otherwise returns `EAGAIN`. Only with
-    /// [`Config::posix_locks`](crate::Config::posix_locks) or
-    /// [`Config::flock_locks`](crate::Config::flock_locks).
-    fn setlk(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        request: &LockRequest,
-    ) -> impl Future<Output = Result<()>> + Send {
-        unsupported()
-    }
+        /// Creates a file or a node. `mode` is file type and permissions, before the umask.
+        fn mknod(
+            ctx: &Context,
+            parent: u64,
+            name: &[u8],
+            mode: u32,
+            umask: u32,
+            rdev: u32
+        ) -> Entry;
 
-    /// Reserves or frees a range; `mode` is that of `fallocate(2)`.
-    fn fallocate(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        fh: u64,
-        offset: u64,
-        len: u64,
-        mode: i32,
-    ) -> impl Future<Output = Result<()>> + Send {
-        unsupported()
-    }
+        /// Creates a directory. `mode` is that before the umask.
+        fn mkdir(ctx: &Context, parent: u64, name: &[u8], mode: u32, umask: u32) -> Entry;
 
-    /// Finds data or a hole; `whence` is `SEEK_DATA` or `SEEK_HOLE`.
-    fn lseek(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        fh: u64,
-        offset: i64,
-        whence: u32,
-    ) -> impl Future<Output = Result<u64>> + Send {
-        unsupported()
-    }
+        /// Removes a name, except that of a directory.
+        fn unlink(ctx: &Context, parent: u64, name: &[u8]) -> ();
 
-    /// Copies between two files, and returns the number of bytes.
-    fn copy_file_range(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        copy: &CopyFileRange,
-    ) -> impl Future<Output = Result<u64>> + Send {
-        unsupported()
+        /// Removes an empty directory.
+        fn rmdir(ctx: &Context, parent: u64, name: &[u8]) -> ();
+
+        /// Renames; `flags` are those of `renameat2(2)`. An unsupported flag is `EINVAL`.
+        fn rename(
+            ctx: &Context,
+            parent: u64,
+            name: &[u8],
+            new_parent: u64,
+            new_name: &[u8],
+            flags: u32
+        ) -> ();
+
+        /// Creates a hard link to `ino`. Counts a lookup like every entry.
+        fn link(ino: u64, new_parent: u64, new_name: &[u8]) -> Entry;
+
+        /// Creates a file unless it exists (then `EEXIST` with `O_EXCL`), and opens it.
+        fn create(parent: u64, name: &[u8], create: &Create) -> (Entry, Opened);
+
+        /// Reads. Data beyond the requested length is cut off.
+        fn read(ino: u64, read: &Read) -> Data;
+
+        /// Writes, and returns the number of bytes. A large `data` keeps one of the session's few
+        /// receive buffers; a file system that keeps it for long has to copy it.
+        fn write(ino: u64, write: &Write, data: Bytes) -> u32;
+
+        /// A close of one of the descriptors of an open file.
+        fn flush(ctx: &Context, fh: u64, lock_owner: u64) -> ();
+
+        /// Makes written data durable.
+        fn fsync(fh: u64) -> ();
+
+        /// Lists from `offset` on: zero, or the `next_offset` of an earlier entry. An empty listing
+        /// is the end. If the sink [has lookups](DirSink::is_plus), the kernel wants the entries
+        /// looked up, too; only with [`Config::readdirplus`](crate::Config::readdirplus).
+        fn readdir(ino: u64, fh: u64, offset: u64, sink: &mut DirSink) -> ();
+
+        /// Makes the entries of a directory durable.
+        fn fsyncdir(ino: u64) -> ();
+
+        /// Sets an extended attribute; `flags` are those of `setxattr(2)`.
+        fn setxattr(ino: u64, name: &[u8], value: &[u8], flags: u32) -> ();
+
+        /// The value of an extended attribute. The session checks it against `size`, that of the
+        /// caller's buffer; zero if the caller wants to know the length.
+        fn getxattr(ino: u64, name: &[u8], size: u32) -> Vec<u8>;
+
+        /// The names of the extended attributes, each terminated by NUL. The session checks them
+        /// against the caller's buffer size.
+        fn listxattr(ino: u64) -> Vec<u8>;
+
+        /// Removes an extended attribute.
+        fn removexattr(ino: u64, name: &[u8]) -> ();
+
+        /// Whether the caller has the access `mask` (`R_OK`, `W_OK`, `X_OK`). Not called with
+        /// `default_permissions`.
+        fn access(ino: u64, mask: u32) -> ();
+
+        /// A lock that conflicts with the requested one, or the requested one with
+        /// [`LockKind::Unlock`](crate::LockKind::Unlock). Only with
+        /// [`Config::posix_locks`](crate::Config::posix_locks).
+        fn getlk(request: &LockRequest) -> Lock;
+
+        /// Sets a lock. On a conflict waits if requested, otherwise returns `EAGAIN`. Only with
+        /// [`Config::posix_locks`](crate::Config::posix_locks) or
+        /// [`Config::flock_locks`](crate::Config::flock_locks).
+        fn setlk(request: &LockRequest) -> ();
+
+        /// Reserves or frees a range; `mode` is that of `fallocate(2)`.
+        fn fallocate(ctx: &Context, ino: u64, fh: u64, offset: u64, len: u64, mode: i32) -> ();
+
+        /// Finds data or a hole; `whence` is `SEEK_DATA` or `SEEK_HOLE`.
+        fn lseek(fh: u64, offset: i64, whence: u32) -> u64;
+
+        /// Copies between two files, and returns the number of bytes.
+        fn copy_file_range(ctx: &Context, copy: &CopyFileRange) -> u64;
     }
 }

@@ -48,8 +48,6 @@ pub struct Read {
     pub offset: u64,
     /// Number of bytes; a shorter reply means the end of the file.
     pub size: u32,
-    /// Flags of the open file.
-    pub flags: i32,
 }
 
 /// A write to a file; the data is passed separately.
@@ -121,8 +119,6 @@ pub struct CopyFileRange {
     pub offset_out: u64,
     /// Bytes to copy.
     pub len: u64,
-    /// Flags of `copy_file_range(2)`, currently none.
-    pub flags: u64,
 }
 
 /// The operation of a request; borrows from its bytes.
@@ -141,17 +137,11 @@ pub enum Operation<'a> {
     BatchForget {
         items: ForgetItems<'a>,
     },
-    Getattr {
-        fh: Option<u64>,
-    },
+    Getattr,
     Setattr {
         change: SetAttr,
     },
-    Statx {
-        fh: Option<u64>,
-        flags: u32,
-        mask: u32,
-    },
+    Statx,
     Readlink,
     Symlink {
         name: &'a [u8],
@@ -190,11 +180,9 @@ pub enum Operation<'a> {
     Statfs,
     Release {
         fh: u64,
-        flags: i32,
     },
     Fsync {
         fh: u64,
-        datasync: bool,
     },
     Setxattr {
         name: &'a [u8],
@@ -216,9 +204,7 @@ pub enum Operation<'a> {
         lock_owner: u64,
     },
     Init(Init),
-    Opendir {
-        flags: i32,
-    },
+    Opendir,
     /// `plus`: with lookups.
     Readdir {
         read: Read,
@@ -226,12 +212,8 @@ pub enum Operation<'a> {
     },
     Releasedir {
         fh: u64,
-        flags: i32,
     },
-    Fsyncdir {
-        fh: u64,
-        datasync: bool,
-    },
+    Fsyncdir,
     Getlk(LockRequest),
     Setlk(LockRequest),
     Access {

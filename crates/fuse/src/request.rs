@@ -79,14 +79,13 @@ impl<'a> Body<'a> {
                 Operation::BatchForget { items: ForgetItems(self.bytes(size)?) }
             }
             opcode::GETATTR => {
-                let wire: abi::GetattrIn = self.take()?;
-                Operation::Getattr { fh: handle(wire.getattr_flags, wire.fh) }
+                self.take::<abi::GetattrIn>()?;
+                Operation::Getattr
             }
             opcode::SETATTR => Operation::Setattr { change: set_attr(&self.take()?)? },
             opcode::STATX => {
-                let wire: abi::StatxIn = self.take()?;
-                let fh = handle(wire.getattr_flags, wire.fh);
-                Operation::Statx { fh, flags: wire.sx_flags, mask: wire.sx_mask }
+                self.take::<abi::StatxIn>()?;
+                Operation::Statx
             }
             opcode::READLINK => Operation::Readlink,
             opcode::SYMLINK => Operation::Symlink { name: self.name()?, target: self.string()? },
@@ -124,21 +123,12 @@ impl<'a> Body<'a> {
             opcode::READDIRPLUS => Operation::Readdir { read: self.read()?, plus: true },
             opcode::WRITE => self.write()?,
             opcode::STATFS => Operation::Statfs,
-            opcode::RELEASE => {
-                let wire: abi::ReleaseIn = self.take()?;
-                Operation::Release { fh: wire.fh, flags: wire.flags as i32 }
-            }
-            opcode::RELEASEDIR => {
-                let wire: abi::ReleaseIn = self.take()?;
-                Operation::Releasedir { fh: wire.fh, flags: wire.flags as i32 }
-            }
-            opcode::FSYNC => {
-                let (fh, datasync) = self.fsync()?;
-                Operation::Fsync { fh, datasync }
-            }
+            opcode::RELEASE => Operation::Release { fh: self.take::<abi::ReleaseIn>()?.fh },
+            opcode::RELEASEDIR => Operation::Releasedir { fh: self.take::<abi::ReleaseIn>()?.fh },
+            opcode::FSYNC => Operation::Fsync { fh: self.take::<abi::FsyncIn>()?.fh },
             opcode::FSYNCDIR => {
-                let (fh, datasync) = self.fsync()?;
-                Operation::Fsyncdir { fh, datasync }
+                self.take::<abi::FsyncIn>()?;
+                Operation::Fsyncdir
             }
             opcode::SETXATTR => {
                 let abi::SetxattrIn { size, flags } = self.take()?;
@@ -159,7 +149,8 @@ impl<'a> Body<'a> {
             }
             opcode::INIT => self.init()?,
             opcode::OPENDIR => {
-                Operation::Opendir { flags: self.take::<abi::OpenIn>()?.flags as i32 }
+                self.take::<abi::OpenIn>()?;
+                Operation::Opendir
             }
             opcode::GETLK => Operation::Getlk(self.lock(false)?),
             opcode::SETLK => Operation::Setlk(self.lock(false)?),
@@ -226,8 +217,7 @@ impl<'a> Body<'a> {
 
     fn read(&mut self) -> Option<Read> {
         let wire: abi::ReadIn = self.take()?;
-        let (fh, flags) = (wire.fh, wire.flags as i32);
-        Some(Read { fh, offset: wire.offset, size: wire.size, flags })
+        Some(Read { fh: wire.fh, offset: wire.offset, size: wire.size })
     }
 
     fn write(&mut self) -> Option<Operation<'a>> {
@@ -240,11 +230,6 @@ impl<'a> Body<'a> {
             kill_suidgid: wire.write_flags & flags::WRITE_KILL_SUIDGID != 0,
         };
         Some(Operation::Write(write, self.bytes(wire.size as usize)?))
-    }
-
-    fn fsync(&mut self) -> Option<(u64, bool)> {
-        let wire: abi::FsyncIn = self.take()?;
-        Some((wire.fh, wire.fsync_flags & flags::FSYNC_FDATASYNC != 0))
     }
 
     fn init(&mut self) -> Option<Operation<'a>> {
@@ -297,13 +282,8 @@ impl<'a> Body<'a> {
             fh_out: wire.fh_out,
             offset_out: wire.off_out,
             len: wire.len,
-            flags: wire.flags,
         })
     }
-}
-
-fn handle(getattr_flags: u32, fh: u64) -> Option<u64> {
-    (getattr_flags & flags::GETATTR_FH != 0).then_some(fh)
 }
 
 fn set_attr(wire: &abi::SetattrIn) -> Option<SetAttr> {

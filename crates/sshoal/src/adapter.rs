@@ -235,7 +235,6 @@ fn attr_reply(stat: &Stat) -> fuse::AttrReply {
 pub fn entry(entry: &vfs::Entry) -> fuse::Entry {
     fuse::Entry {
         ino: entry.ino.0,
-        generation: 0,
         attr: attr(&entry.stat),
         attr_ttl: entry.stat.ttl,
         entry_ttl: entry.ttl,
@@ -428,7 +427,7 @@ impl fuse::Filesystem for Adapter {
         self.vfs.forget(Ino(ino), count);
     }
 
-    async fn getattr(&self, ctx: &Context, ino: u64, _: Option<u64>) -> Result<fuse::AttrReply> {
+    async fn getattr(&self, ctx: &Context, ino: u64) -> Result<fuse::AttrReply> {
         if let Some(answer) = self.repeated(|it| it.getattr(&self.vfs, ctx, ino)) {
             return answer;
         }
@@ -436,22 +435,14 @@ impl fuse::Filesystem for Adapter {
     }
 
     /// The kernel requests the time of birth with these; if no file has one, never again.
-    async fn statx(
-        &self,
-        _: &Context,
-        ino: u64,
-        _: Option<u64>,
-        _: u32,
-        _: u32,
-    ) -> Result<fuse::StatxReply> {
+    async fn statx(&self, ino: u64) -> Result<fuse::StatxReply> {
         let stat = self.vfs.getattr(Ino(ino)).await?;
         if stat.attr.inode.is_none() && !self.vfs.is_union() {
             return Err(Errno::ENOSYS);
         }
-        let (attributes, attributes_mask) = (0, 0);
         let btime = stat.attr.id().and_then(|id| id.btime);
         let (attr, ttl) = (attr(&stat), stat.ttl);
-        Ok(fuse::StatxReply { attr, btime, attributes, attributes_mask, ttl })
+        Ok(fuse::StatxReply { attr, btime, ttl })
     }
 
     async fn setattr(
@@ -484,17 +475,11 @@ impl fuse::Filesystem for Adapter {
         Ok(attr_reply(&self.vfs.setattr(Ino(ino), change, handle).await?))
     }
 
-    async fn readlink(&self, _: &Context, ino: u64) -> Result<Vec<u8>> {
+    async fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
         self.vfs.readlink(Ino(ino)).await
     }
 
-    async fn symlink(
-        &self,
-        _: &Context,
-        parent: u64,
-        name: &[u8],
-        target: &[u8],
-    ) -> Result<fuse::Entry> {
+    async fn symlink(&self, parent: u64, name: &[u8], target: &[u8]) -> Result<fuse::Entry> {
         Ok(entry(&self.vfs.symlink(Ino(parent), name, target).await?))
     }
 
@@ -570,13 +555,7 @@ impl fuse::Filesystem for Adapter {
         self.vfs.rename((Ino(parent), name), (Ino(new_parent), new_name), mode).await
     }
 
-    async fn link(
-        &self,
-        _: &Context,
-        ino: u64,
-        new_parent: u64,
-        new_name: &[u8],
-    ) -> Result<fuse::Entry> {
+    async fn link(&self, ino: u64, new_parent: u64, new_name: &[u8]) -> Result<fuse::Entry> {
         Ok(entry(&self.vfs.link(Ino(ino), Ino(new_parent), new_name).await?))
     }
 
@@ -607,7 +586,6 @@ impl fuse::Filesystem for Adapter {
 
     async fn create(
         &self,
-        _: &Context,
         parent: u64,
         name: &[u8],
         create: &Create,
@@ -628,14 +606,14 @@ impl fuse::Filesystem for Adapter {
         Ok((entry(&made), opened))
     }
 
-    async fn read(&self, _: &Context, ino: u64, read: &fuse::Read) -> Result<Data> {
+    async fn read(&self, ino: u64, read: &fuse::Read) -> Result<Data> {
         if let Some(no_open) = &self.no_open {
             return no_open.read(&self.vfs, ino, read.offset, read.size).await;
         }
         self.vfs.read(Handle(read.fh), read.offset, read.size).await
     }
 
-    async fn write(&self, _: &Context, ino: u64, write: &fuse::Write, data: Bytes) -> Result<u32> {
+    async fn write(&self, ino: u64, write: &fuse::Write, data: Bytes) -> Result<u32> {
         if write.kill_suidgid {
             self.drop_set_ids(ino).await?;
         }
@@ -653,7 +631,7 @@ impl fuse::Filesystem for Adapter {
         Ok(len)
     }
 
-    async fn flush(&self, ctx: &Context, _: u64, fh: u64, lock_owner: u64) -> Result<()> {
+    async fn flush(&self, ctx: &Context, fh: u64, lock_owner: u64) -> Result<()> {
         if self.no_open.is_some() {
             return Err(Errno::ENOSYS);
         }
@@ -664,7 +642,7 @@ impl fuse::Filesystem for Adapter {
         self.vfs.flush_and_unlock(Handle(fh), Some(lock_owner), caller).await
     }
 
-    async fn release(&self, _: &Context, ino: u64, fh: u64, _: i32) -> Result<()> {
+    async fn release(&self, ino: u64, fh: u64) -> Result<()> {
         if self.repeated(|it| it.closed(fh)).is_some() {
             return Ok(());
         }
@@ -675,7 +653,7 @@ impl fuse::Filesystem for Adapter {
         Ok(())
     }
 
-    async fn fsync(&self, _: &Context, _: u64, fh: u64, _: bool) -> Result<()> {
+    async fn fsync(&self, fh: u64) -> Result<()> {
         if self.no_open.is_some() {
             // No data was written.
             return Err(Errno::ENOSYS);
@@ -683,7 +661,7 @@ impl fuse::Filesystem for Adapter {
         self.vfs.fsync(Handle(fh)).await
     }
 
-    async fn opendir(&self, _: &Context, ino: u64, _: i32) -> Result<fuse::Opened> {
+    async fn opendir(&self, ino: u64) -> Result<fuse::Opened> {
         if self.no_open.is_some() {
             // The kernel then sends no further OPENDIR, and caches listings (since version 7.29 of
             // the protocol, which is required).
@@ -692,14 +670,7 @@ impl fuse::Filesystem for Adapter {
         Ok(fuse::Opened::new(self.vfs.opendir(Ino(ino)).await?.0))
     }
 
-    async fn readdir(
-        &self,
-        _: &Context,
-        ino: u64,
-        fh: u64,
-        offset: u64,
-        sink: &mut DirSink,
-    ) -> Result<()> {
+    async fn readdir(&self, ino: u64, fh: u64, offset: u64, sink: &mut DirSink) -> Result<()> {
         let plus = sink.is_plus();
         let sink = &mut Sink(sink);
         match &self.no_open {
@@ -708,16 +679,16 @@ impl fuse::Filesystem for Adapter {
         }
     }
 
-    async fn releasedir(&self, _: &Context, _: u64, fh: u64, _: i32) -> Result<()> {
+    async fn releasedir(&self, fh: u64) -> Result<()> {
         self.vfs.releasedir(vfs::DirHandle(fh));
         Ok(())
     }
 
-    async fn fsyncdir(&self, _: &Context, ino: u64, _: u64, _: bool) -> Result<()> {
+    async fn fsyncdir(&self, ino: u64) -> Result<()> {
         self.vfs.fsyncdir(Ino(ino)).await
     }
 
-    async fn statfs(&self, _: &Context, ino: u64) -> Result<fuse::Statfs> {
+    async fn statfs(&self, ino: u64) -> Result<fuse::Statfs> {
         let figures = self.vfs.statfs(Ino(ino)).await?;
         let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
         Ok(fuse::Statfs {
@@ -732,7 +703,7 @@ impl fuse::Filesystem for Adapter {
         })
     }
 
-    async fn getxattr(&self, _: &Context, ino: u64, name: &[u8], size: u32) -> Result<Vec<u8>> {
+    async fn getxattr(&self, ino: u64, name: &[u8], size: u32) -> Result<Vec<u8>> {
         match self.attributes.named(name) {
             Ok(Attribute::Place(place)) => place.value(self.vfs.locate(Ino(ino)).await),
             Ok(Attribute::Digest { kind, effort, is_hex }) => {
@@ -751,7 +722,7 @@ impl fuse::Filesystem for Adapter {
         }
     }
 
-    async fn getlk(&self, _: &Context, _: u64, request: &LockRequest) -> Result<fuse::Lock> {
+    async fn getlk(&self, request: &LockRequest) -> Result<fuse::Lock> {
         let (owner, range, kind) = lock(request)?;
         let found = match kind {
             Some(kind) => self.vfs.test_lock(Handle(request.fh), owner, range, kind).await,
@@ -770,7 +741,7 @@ impl fuse::Filesystem for Adapter {
         }))
     }
 
-    async fn setlk(&self, _: &Context, _: u64, request: &LockRequest) -> Result<()> {
+    async fn setlk(&self, request: &LockRequest) -> Result<()> {
         let (owner, range, kind) = lock(request)?;
         let handle = Handle(request.fh);
         let done = match kind {
@@ -780,7 +751,7 @@ impl fuse::Filesystem for Adapter {
         done.map_err(no_locks)
     }
 
-    async fn listxattr(&self, _: &Context, ino: u64) -> Result<Vec<u8>> {
+    async fn listxattr(&self, ino: u64) -> Result<Vec<u8>> {
         self.has_server_attributes()?;
         let names = never_enosys(self.vfs.listxattr(Ino(ino)).await)?;
         // Those of this mount are not listed, and hide those of the server.
@@ -789,14 +760,7 @@ impl fuse::Filesystem for Adapter {
         Ok(shown.flat_map(|name| [&name[..], b"\0"].concat()).collect())
     }
 
-    async fn setxattr(
-        &self,
-        _: &Context,
-        ino: u64,
-        name: &[u8],
-        value: &[u8],
-        flags: u32,
-    ) -> Result<()> {
+    async fn setxattr(&self, ino: u64, name: &[u8], value: &[u8], flags: u32) -> Result<()> {
         self.is_settable(name)?;
         let mode = match flags as i32 {
             0 => SetXattr::Either,
@@ -810,18 +774,18 @@ impl fuse::Filesystem for Adapter {
         never_enosys(set)
     }
 
-    async fn removexattr(&self, _: &Context, ino: u64, name: &[u8]) -> Result<()> {
+    async fn removexattr(&self, ino: u64, name: &[u8]) -> Result<()> {
         self.is_settable(name)?;
         let removed = self.vfs.removexattr(Ino(ino), name).await;
         self.attribute_changed(ino, name);
         never_enosys(removed)
     }
 
-    async fn access(&self, _: &Context, ino: u64, mask: u32) -> Result<()> {
+    async fn access(&self, ino: u64, mask: u32) -> Result<()> {
         self.vfs.access(Ino(ino), mask).await
     }
 
-    async fn lseek(&self, _: &Context, _: u64, fh: u64, offset: i64, whence: u32) -> Result<u64> {
+    async fn lseek(&self, fh: u64, offset: i64, whence: u32) -> Result<u64> {
         if self.no_open.is_some() {
             // The kernel then treats the file as all data, which is the answer.
             return Err(Errno::ENOSYS);
@@ -855,12 +819,7 @@ impl fuse::Filesystem for Adapter {
         never_enosys(self.vfs.fallocate(Handle(fh), how, offset, len).await)
     }
 
-    async fn copy_file_range(
-        &self,
-        ctx: &Context,
-        _: u64,
-        copy: &fuse::CopyFileRange,
-    ) -> Result<u64> {
+    async fn copy_file_range(&self, ctx: &Context, copy: &fuse::CopyFileRange) -> Result<u64> {
         let from = (Handle(copy.fh_in), copy.offset_in);
         let to = (Handle(copy.fh_out), copy.offset_out);
         self.drop_set_ids_of(ctx, copy.ino_out).await?;

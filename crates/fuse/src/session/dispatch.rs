@@ -93,9 +93,9 @@ impl<F: Filesystem> Inner<F> {
                 let data = self.buffers.take(buffer, range);
                 self.run(&ctx, call, move |reply| async move {
                     let ino = header.nodeid;
-                    let result = reply.filesystem().write(&ctx, ino, &write, data).await;
+                    let result = reply.filesystem().write(ino, &write, data).await;
                     reply.count_written(&result);
-                    reply.wire(result.map(|size| abi::WriteOut { size, padding: 0 }));
+                    reply.wire(result, |size| abi::WriteOut { size, padding: 0 });
                 });
             }
             operation => {

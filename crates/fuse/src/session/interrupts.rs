@@ -60,15 +60,15 @@ impl Policy {
                 Policy::Repeatable
             }
             Operation::Lookup { .. }
-            | Operation::Getattr { .. }
-            | Operation::Statx { .. }
+            | Operation::Getattr
+            | Operation::Statx
             | Operation::Readlink
             | Operation::Read(_)
             | Operation::Flush { .. }
             | Operation::Fsync { .. }
-            | Operation::Opendir { .. }
+            | Operation::Opendir
             | Operation::Readdir { .. }
-            | Operation::Fsyncdir { .. }
+            | Operation::Fsyncdir
             | Operation::Statfs
             | Operation::Getxattr { .. }
             | Operation::Listxattr { .. }
@@ -238,8 +238,8 @@ mod tests {
         let create = Create { flags: libc::O_RDWR, mode: 0, umask: 0, kill_suidgid: false };
         let name = b"name";
         for (operation, policy) in [
-            (Operation::Release { fh: 1, flags: 0 }, Policy::Uninterruptible),
-            (Operation::Releasedir { fh: 1, flags: 0 }, Policy::Uninterruptible),
+            (Operation::Release { fh: 1 }, Policy::Uninterruptible),
+            (Operation::Releasedir { fh: 1 }, Policy::Uninterruptible),
             (Operation::Create { name, create }, Policy::Changing),
             (Operation::Mkdir { name, mode: 0, umask: 0 }, Policy::Changing),
             (Operation::Unlink { name }, Policy::Changing),
@@ -250,9 +250,9 @@ mod tests {
             (Operation::Fallocate { fh: 1, offset: 0, len: 1, mode: 0 }, Policy::Changing),
             (Operation::Setxattr { name, value: b"", flags: 0 }, Policy::Changing),
             (Operation::Lookup { name }, Policy::Repeatable),
-            (Operation::Fsync { fh: 1, datasync: false }, Policy::Repeatable),
+            (Operation::Fsync { fh: 1 }, Policy::Repeatable),
             (Operation::Flush { fh: 1, lock_owner: 0 }, Policy::Repeatable),
-            (Operation::Opendir { flags: 0 }, Policy::Repeatable),
+            (Operation::Opendir, Policy::Repeatable),
         ] {
             assert_eq!(Policy::of(&operation), policy, "{operation:?}");
         }

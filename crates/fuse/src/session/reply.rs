@@ -16,7 +16,6 @@ use crate::attr::Entry;
 use crate::directory::DirSink;
 use crate::filesystem::Filesystem;
 use crate::open::Opened;
-use crate::operation::Context;
 
 /// Maximum number of slices of one system call (`IOV_MAX`), including the header.
 const MAX_SLICES: usize = 1024;
@@ -103,9 +102,9 @@ impl<F: Filesystem> Reply<F> {
     }
 
     /// Replies with a structure, or the error.
-    pub(super) fn wire(self, result: Result<impl Wire>) {
+    pub(super) fn wire<T, W: Wire>(self, result: Result<T>, wire: impl FnOnce(T) -> W) {
         match result {
-            Ok(wire) => self.bytes(&encoded(&wire)),
+            Ok(value) => self.bytes(&encoded(&wire(value))),
             Err(errno) => self.error(errno),
         }
     }
@@ -140,7 +139,7 @@ impl<F: Filesystem> Reply<F> {
     pub(super) fn xattr(self, result: Result<Vec<u8>>, size: u32) {
         match result {
             Ok(value) if size == 0 => match u32::try_from(value.len()) {
-                Ok(size) => self.wire(Ok(abi::GetxattrOut { size, padding: 0 })),
+                Ok(size) => self.bytes(&encoded(&abi::GetxattrOut { size, padding: 0 })),
                 Err(_) => self.error(Errno::E2BIG),
             },
             Ok(value) if value.len() > size as usize => self.error(Errno::ERANGE),
@@ -162,30 +161,14 @@ impl<F: Filesystem> Reply<F> {
         }
     }
 
-    /// Replies to an open, and releases the handle if the kernel rejects the reply.
-    pub(super) fn opened(mut self, result: Result<Opened>, ctx: Context, ino: u64, flags: i32) {
+    /// Replies to an open of a file or directory, and releases the handle if the kernel rejects the
+    /// reply.
+    pub(super) fn opened(mut self, result: Result<Opened>, ino: u64, is_dir: bool) {
         match result {
             Ok(opened) => {
                 let undelivered = self.send(0, &[IoSlice::new(&encoded(&opened.wire()))]);
                 if let Some(entered) = undelivered {
-                    release(entered, ctx, ino, opened.fh, flags);
-                }
-            }
-            Err(errno) => self.error(errno),
-        }
-    }
-
-    /// Replies to an opendir, and releases the handle if the kernel rejects the reply.
-    pub(super) fn opened_dir(mut self, result: Result<Opened>, ctx: Context, ino: u64, flags: i32) {
-        match result {
-            Ok(opened) => {
-                let undelivered = self.send(0, &[IoSlice::new(&encoded(&opened.wire()))]);
-                if let Some(entered) = undelivered {
-                    let runtime = self.inner.runtime.clone();
-                    runtime.spawn(async move {
-                        let filesystem = &entered.inner.filesystem;
-                        let _ = filesystem.releasedir(&ctx, ino, opened.fh, flags).await;
-                    });
+                    release(entered, ino, opened.fh, is_dir);
                 }
             }
             Err(errno) => self.error(errno),
@@ -194,14 +177,14 @@ impl<F: Filesystem> Reply<F> {
 
     /// Replies to a create; releases the handle and forgets the entry if the kernel rejects the
     /// reply.
-    pub(super) fn created(mut self, result: Result<(Entry, Opened)>, ctx: Context, flags: i32) {
+    pub(super) fn created(mut self, result: Result<(Entry, Opened)>) {
         match result {
             Ok((entry, opened)) => {
                 let mut packet = encoded(&entry.wire());
                 opened.wire().put(&mut packet);
                 if let Some(entered) = self.send(0, &[IoSlice::new(&packet)]) {
                     self.forget(&entry);
-                    release(entered, ctx, entry.ino, opened.fh, flags);
+                    release(entered, entry.ino, opened.fh, false);
                 }
             }
             Err(errno) => self.error(errno),
@@ -239,10 +222,14 @@ fn encoded(wire: &impl Wire) -> Vec<u8> {
 }
 
 /// Releases a handle that the kernel does not know. The request stays in the table until then.
-fn release<F: Filesystem>(entered: Entered<F>, ctx: Context, ino: u64, fh: u64, flags: i32) {
+fn release<F: Filesystem>(entered: Entered<F>, ino: u64, fh: u64, is_dir: bool) {
     let runtime = entered.inner.runtime.clone();
     runtime.spawn(async move {
-        let _ = entered.inner.filesystem.release(&ctx, ino, fh, flags).await;
+        let filesystem = &entered.inner.filesystem;
+        let _ = match is_dir {
+            true => filesystem.releasedir(fh).await,
+            false => filesystem.release(ino, fh).await,
+        };
     });
 }
 

@@ -248,7 +248,7 @@ impl Memory {
     fn entry(&self, state: &mut State, ino: u64) -> Result<Entry> {
         let attr = self.attr(state, ino)?;
         *state.lookups.entry(ino).or_default() += 1;
-        Ok(Entry { ino, generation: 0, attr, attr_ttl: self.ttl, entry_ttl: self.ttl })
+        Ok(Entry { ino, attr, attr_ttl: self.ttl, entry_ttl: self.ttl })
     }
 
     fn named(&self, state: &State, name: &[u8]) -> Result<u64> {
@@ -325,7 +325,7 @@ impl Filesystem for Memory {
         self.changed.notify_all();
     }
 
-    async fn getattr(&self, _ctx: &Context, ino: u64, _fh: Option<u64>) -> Result<AttrReply> {
+    async fn getattr(&self, _ctx: &Context, ino: u64) -> Result<AttrReply> {
         let mut running = self.begin("getattr").await;
         running.ended = true;
         Ok(AttrReply { attr: self.attr(&self.state(), ino)?, ttl: self.ttl })
@@ -348,17 +348,11 @@ impl Filesystem for Memory {
         Ok(AttrReply { attr: self.attr(&state, ino)?, ttl: self.ttl })
     }
 
-    async fn readlink(&self, _ctx: &Context, ino: u64) -> Result<Vec<u8>> {
+    async fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
         Ok(self.content(ino))
     }
 
-    async fn symlink(
-        &self,
-        _ctx: &Context,
-        _parent: u64,
-        name: &[u8],
-        target: &[u8],
-    ) -> Result<Entry> {
+    async fn symlink(&self, _parent: u64, name: &[u8], target: &[u8]) -> Result<Entry> {
         self.make(name, FileKind::Symlink, 0o777, target)
     }
 
@@ -384,7 +378,7 @@ impl Filesystem for Memory {
         Ok(())
     }
 
-    async fn link(&self, _ctx: &Context, ino: u64, _parent: u64, name: &[u8]) -> Result<Entry> {
+    async fn link(&self, ino: u64, _parent: u64, name: &[u8]) -> Result<Entry> {
         let mut state = self.state();
         state.names.insert(name.to_vec(), ino);
         self.entry(&mut state, ino)
@@ -400,13 +394,7 @@ impl Filesystem for Memory {
         Ok(self.handle(&mut state, open.flags))
     }
 
-    async fn create(
-        &self,
-        _ctx: &Context,
-        _parent: u64,
-        name: &[u8],
-        create: &Create,
-    ) -> Result<(Entry, Opened)> {
+    async fn create(&self, _parent: u64, name: &[u8], create: &Create) -> Result<(Entry, Opened)> {
         let mut running = self.begin("create").await;
         running.ended = true;
         let entry = self.make(name, FileKind::Regular, create.mode & !create.umask, b"")?;
@@ -414,7 +402,7 @@ impl Filesystem for Memory {
         Ok((entry, opened))
     }
 
-    async fn read(&self, _ctx: &Context, ino: u64, read: &Read) -> Result<Data> {
+    async fn read(&self, ino: u64, read: &Read) -> Result<Data> {
         let mut running = self.begin("read").await;
         running.ended = true;
         let state = self.state();
@@ -429,7 +417,7 @@ impl Filesystem for Memory {
         Ok(pieces)
     }
 
-    async fn write(&self, _ctx: &Context, ino: u64, write: &Write, data: Bytes) -> Result<u32> {
+    async fn write(&self, ino: u64, write: &Write, data: Bytes) -> Result<u32> {
         let mut running = self.begin("write").await;
         running.ended = true;
         let mut state = self.state();
@@ -443,27 +431,27 @@ impl Filesystem for Memory {
         Ok(data.len() as u32)
     }
 
-    async fn flush(&self, _ctx: &Context, _ino: u64, _fh: u64, _owner: u64) -> Result<()> {
+    async fn flush(&self, _ctx: &Context, _fh: u64, _owner: u64) -> Result<()> {
         let mut running = self.begin("flush").await;
         running.ended = true;
         Ok(())
     }
 
-    async fn release(&self, _ctx: &Context, _ino: u64, fh: u64, _flags: i32) -> Result<()> {
+    async fn release(&self, _ino: u64, fh: u64) -> Result<()> {
         let mut running = self.begin("release").await;
         running.ended = true;
         assert!(self.state().handles.remove(&fh), "released twice");
         Ok(())
     }
 
-    async fn setlk(&self, _ctx: &Context, _ino: u64, request: &LockRequest) -> Result<()> {
+    async fn setlk(&self, request: &LockRequest) -> Result<()> {
         let unlocks = request.lock.kind == LockKind::Unlock;
         let mut running = self.begin(if unlocks { "unlock" } else { "setlk" }).await;
         running.ended = true;
         Ok(())
     }
 
-    async fn opendir(&self, _ctx: &Context, _ino: u64, _flags: i32) -> Result<Opened> {
+    async fn opendir(&self, _ino: u64) -> Result<Opened> {
         let mut running = self.begin("opendir").await;
         running.ended = true;
         let mut state = self.state();
@@ -473,14 +461,7 @@ impl Filesystem for Memory {
         Ok(Opened::new(fh))
     }
 
-    async fn readdir(
-        &self,
-        _ctx: &Context,
-        _ino: u64,
-        _fh: u64,
-        offset: u64,
-        sink: &mut DirSink,
-    ) -> Result<()> {
+    async fn readdir(&self, _ino: u64, _fh: u64, offset: u64, sink: &mut DirSink) -> Result<()> {
         let plus = sink.is_plus();
         let mut running = self.begin(if plus { "readdirplus" } else { "readdir" }).await;
         let names: Vec<_> = {
@@ -516,24 +497,18 @@ impl Filesystem for Memory {
         Ok(())
     }
 
-    async fn releasedir(&self, _ctx: &Context, _ino: u64, fh: u64, _flags: i32) -> Result<()> {
+    async fn releasedir(&self, fh: u64) -> Result<()> {
         let mut running = self.begin("releasedir").await;
         running.ended = true;
         assert!(self.state().handles.remove(&fh), "released twice");
         Ok(())
     }
 
-    async fn statfs(&self, _ctx: &Context, _ino: u64) -> Result<Statfs> {
+    async fn statfs(&self, _ino: u64) -> Result<Statfs> {
         Ok(Statfs { blocks: 12345, ..Statfs::default() })
     }
 
-    async fn getxattr(
-        &self,
-        _ctx: &Context,
-        _ino: u64,
-        name: &[u8],
-        _size: u32,
-    ) -> Result<Vec<u8>> {
+    async fn getxattr(&self, _ino: u64, name: &[u8], _size: u32) -> Result<Vec<u8>> {
         self.begin("getxattr").await.ended = true;
         match name {
             b"user.color" => Ok(b"blue".to_vec()),
@@ -541,7 +516,7 @@ impl Filesystem for Memory {
         }
     }
 
-    async fn listxattr(&self, _ctx: &Context, _ino: u64) -> Result<Vec<u8>> {
+    async fn listxattr(&self, _ino: u64) -> Result<Vec<u8>> {
         Ok(b"user.color\0".to_vec())
     }
 }

@@ -225,7 +225,7 @@ impl Repeater {
         let number = self.shared.stand_ins.fetch_add(1, Ordering::Relaxed);
         let ino = STAND_IN | if is_dir { STAND_IN_DIR } else { 0 } | number;
         let (attr_ttl, entry_ttl) = (Duration::ZERO, Duration::ZERO);
-        Entry { ino, generation: 0, attr: stand_in_attr(ino), attr_ttl, entry_ttl }
+        Entry { ino, attr: stand_in_attr(ino), attr_ttl, entry_ttl }
     }
 }
 

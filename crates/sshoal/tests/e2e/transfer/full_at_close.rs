@@ -76,7 +76,7 @@ impl State {
     fn entry(&mut self, ino: u64) -> Result<Entry> {
         let attr = self.attr(ino)?;
         let (attr_ttl, entry_ttl) = (Duration::ZERO, Duration::ZERO);
-        Ok(Entry { ino, generation: 0, attr, attr_ttl, entry_ttl })
+        Ok(Entry { ino, attr, attr_ttl, entry_ttl })
     }
 }
 
@@ -87,7 +87,7 @@ impl Filesystem for Quota {
         state.entry(ino)
     }
 
-    async fn getattr(&self, _: &Context, ino: u64, _: Option<u64>) -> Result<AttrReply> {
+    async fn getattr(&self, _: &Context, ino: u64) -> Result<AttrReply> {
         Ok(AttrReply { attr: self.state().attr(ino)?, ttl: Duration::ZERO })
     }
 
@@ -107,13 +107,7 @@ impl Filesystem for Quota {
         Ok(AttrReply { attr: state.attr(ino)?, ttl: Duration::ZERO })
     }
 
-    async fn create(
-        &self,
-        _: &Context,
-        _: u64,
-        name: &[u8],
-        create: &Create,
-    ) -> Result<(Entry, Opened)> {
+    async fn create(&self, _: u64, name: &[u8], create: &Create) -> Result<(Entry, Opened)> {
         let mut state = self.state();
         let ino = ROOT + 1 + state.files.len() as u64;
         let (data, mtime) = (Vec::new(), Timestamp::now());
@@ -128,7 +122,7 @@ impl Filesystem for Quota {
         Ok(Opened::new(ino))
     }
 
-    async fn read(&self, _: &Context, ino: u64, read: &Read) -> Result<Data> {
+    async fn read(&self, ino: u64, read: &Read) -> Result<Data> {
         let mut state = self.state();
         let data = &state.file(ino)?.data;
         let start = data.len().min(read.offset as usize);
@@ -136,7 +130,7 @@ impl Filesystem for Quota {
         Ok(Data::from(Bytes::copy_from_slice(&data[start..end])))
     }
 
-    async fn write(&self, _: &Context, ino: u64, write: &Write, data: Bytes) -> Result<u32> {
+    async fn write(&self, ino: u64, write: &Write, data: Bytes) -> Result<u32> {
         let mut state = self.state();
         let file = state.file(ino)?;
         let (start, end) = (write.offset as usize, write.offset as usize + data.len());
@@ -146,9 +140,9 @@ impl Filesystem for Quota {
         Ok(data.len() as u32)
     }
 
-    async fn flush(&self, _: &Context, ino: u64, _: u64, _: u64) -> Result<()> {
+    async fn flush(&self, _: &Context, fh: u64, _: u64) -> Result<()> {
         let mut state = self.state();
-        match (state.at_close, state.file(ino)?.is_written) {
+        match (state.at_close, state.file(fh)?.is_written) {
             (Some(errno), true) => Err(errno),
             _ => Ok(()),
         }
@@ -173,14 +167,7 @@ impl Filesystem for Quota {
         Ok(())
     }
 
-    async fn readdir(
-        &self,
-        _: &Context,
-        _: u64,
-        _: u64,
-        offset: u64,
-        sink: &mut DirSink,
-    ) -> Result<()> {
+    async fn readdir(&self, _: u64, _: u64, offset: u64, sink: &mut DirSink) -> Result<()> {
         let state = self.state();
         for (next, (name, ino)) in (1..).zip(&state.names).skip(offset as usize) {
             if !sink.push_name(*ino, next, FileKind::Regular, name) {
