@@ -32,7 +32,7 @@ impl Vfs {
             None => Ok(None),
             Some(Lookup::Absent(since) | Lookup::NotListed(since)) => {
                 let unlisted = matches!(answer, Some(Lookup::NotListed(_)));
-                let negative = self.live.negative();
+                let negative = self.live(|it| it.negative);
                 let left = match unlisted {
                     true => tree.absence_lifetime(parent, negative, now),
                     false => negative.saturating_sub(now.saturating_duration_since(since)),
@@ -50,7 +50,7 @@ impl Vfs {
                     self.prefetch.refresh_listing(&self.shared, parent);
                 }
                 Ok(Some(LookupResult::Absent(
-                    self.live.kernel_entry().map_or(left, |cap| cap.min(left)),
+                    self.live(|it| it.kernel_entry).map_or(left, |cap| cap.min(left)),
                 )))
             }
             Some(Lookup::Present { attr, received_at, stamp }) => {

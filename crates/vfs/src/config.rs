@@ -239,6 +239,9 @@ impl Config {
         /// Practically for ever, and far from any overflow.
         const FOR_EVER: Duration = Duration::from_secs(365 * 24 * 3600);
         self.dirty_bytes = self.dirty_bytes.max(1);
+        for time in [&mut self.files, &mut self.dirs] {
+            time.min = time.min.min(time.max);
+        }
         match self.consistency {
             Consistency::CloseToOpen | Consistency::Timeout => {}
             Consistency::Watch => {

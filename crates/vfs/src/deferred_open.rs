@@ -169,7 +169,7 @@ impl Shared {
         let now = Instant::now();
         let window = match self.serves_stale() {
             true => Duration::MAX,
-            false => self.live.open_revalidate(),
+            false => self.live(|it| it.open_revalidate),
         };
         state.validated(now, window).or_else(|| {
             let by_time_out =

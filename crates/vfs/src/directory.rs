@@ -284,7 +284,7 @@ impl Vfs {
     /// The full listing of the directory `ino`, if it is cached and valid. Notes that the directory
     /// is being listed.
     fn cached_full_listing(&self, ino: Ino, path: &RemotePath) -> Option<FullListing> {
-        let (full, prefetched_in_time) = self.tree().full_listing(ino, self.live.dirs());
+        let (full, prefetched_in_time) = self.tree().full_listing(ino, self.live(|it| it.dirs));
         self.prefetch.note_listing(&self.shared, path, prefetched_in_time);
         if full.is_some() {
             self.shared.note_listing_use(ino);
@@ -377,7 +377,7 @@ impl Vfs {
     async fn rewind(&self, directory: &OpenDirectory) -> Result<()> {
         let _fetching = directory.fetching.lock().await;
         let (started, stamp) = directory.with(|state| (state.started, state.stamp));
-        let old = directory.opened_at.elapsed() >= self.live.dirs().min.max(READ_WITHIN);
+        let old = directory.opened_at.elapsed() >= self.live(|it| it.dirs).min.max(READ_WITHIN);
         let changed = || self.tree().any_name_changed_since(directory.ino, stamp.seq);
         if !started && (self.serves_stale() || !old && !changed()) {
             return Ok(());

@@ -35,7 +35,6 @@ mod inode;
 mod invalidate;
 mod io;
 mod links;
-mod live;
 mod locks;
 mod lookup;
 mod name_changes;
@@ -63,7 +62,7 @@ mod writes;
 mod xattr;
 
 use std::ops::Deref;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use base::{Attr, AttrChange, Errno, Name, Remote, Result, Timestamp};
@@ -163,9 +162,9 @@ impl Vfs {
     pub fn configure(&self, config: &Config) {
         let consistency = self.config.consistency;
         let config = Config { consistency, ..config.clone() }.effective();
-        self.live.set(&config);
         self.dirty.set_max_bytes(config.dirty_bytes);
         self.tree().set_budget(config.metadata_bytes);
+        *self.live.write().unwrap_or_else(PoisonError::into_inner) = config;
     }
 
     /// Sets the interface to the kernel's caches. Must be called once, before the first operation;

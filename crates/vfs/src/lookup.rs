@@ -149,9 +149,9 @@ impl Vfs {
                         tree.note_absent(parent, &name);
                         inode.state().lose_link();
                     }
-                    let ttl = self.live.negative();
+                    let ttl = self.live(|it| it.negative);
                     return Ok(LookupResult::Absent(
-                        self.live.kernel_entry().map_or(ttl, |cap| cap.min(ttl)),
+                        self.live(|it| it.kernel_entry).map_or(ttl, |cap| cap.min(ttl)),
                     ));
                 }
                 // The path led elsewhere in each attempt, so the name may exist.

@@ -174,7 +174,7 @@ impl Readahead {
 impl Shared {
     /// The readahead for a file that is being opened, whose inode has this state.
     pub(crate) fn readahead(&self, state: &mut inode::State) -> Option<Arc<Readahead>> {
-        if self.live.readahead_bytes() == 0 {
+        if self.live(|it| it.readahead_bytes) == 0 {
             return None;
         }
         Some(state.readahead.upgrade().unwrap_or_else(|| {
@@ -232,7 +232,7 @@ impl Vfs {
 
     fn readahead_free(&self) -> u64 {
         let used = self.readahead_used.0.load(Ordering::Relaxed);
-        self.live.readahead_bytes().saturating_sub(used)
+        self.live(|it| it.readahead_bytes).saturating_sub(used)
     }
 
     /// Reads `range` of a file that had `size` bytes. The kernel requests whole pages, and a remote

@@ -142,7 +142,7 @@ impl Vfs {
         let writes = state.open.iter().any(|open| open.access.writes());
         let (attr, at) = state.created_here_exact().filter(|_| caches && writes)?;
         // Another machine may write to it too.
-        (at.elapsed() < self.live.files().min).then_some(attr)
+        (at.elapsed() < self.live(|it| it.files).min).then_some(attr)
     }
 
     /// Whether the login owns a file with these attributes.

@@ -6,7 +6,7 @@
 //! is dropped.
 
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, MutexGuard, OnceLock, Weak};
+use std::sync::{Arc, MutexGuard, OnceLock, PoisonError, RwLock, Weak};
 use std::time::Duration;
 
 use base::{Attr, Errno, FileKind, Mutex, Remote, RemotePath, Result, Table};
@@ -14,14 +14,13 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::background::Background;
-use crate::config::{Config, Consistency, Timeout};
+use crate::config::{Config, Consistency, Prefetch, Timeout};
 use crate::cover::KERNEL_TTL;
 use crate::directory::OpenDirectory;
 use crate::dirty::Dirty;
 use crate::fractions::Fractions;
 use crate::inode::{Inode, State, StateVersion, Validator};
 use crate::invalidate::Invalidate;
-use crate::live::Live;
 use crate::locks::FileLocks;
 use crate::lookup::MAX_ATTEMPTS;
 use crate::open::{LostWrite, OpenFile};
@@ -40,7 +39,8 @@ use crate::{Entry, Ino, Stat};
 pub struct Shared {
     pub(crate) remote: Arc<dyn Remote>,
     pub(crate) config: Config,
-    pub(crate) live: Live,
+    /// What [`Vfs::configure`](crate::Vfs::configure) has set; see [`Shared::live`].
+    pub(crate) live: RwLock<Config>,
     tree: Mutex<Tree>,
     pub(crate) change_counter: Arc<ChangeCounter>,
     pub(crate) fractions: Fractions,
@@ -79,7 +79,7 @@ impl Shared {
         let change_counter = Arc::<ChangeCounter>::default();
         let dirty_bytes = config.dirty_bytes;
         let inode_budget = InodeBudget::new(config.metadata_bytes);
-        let live = Live::new(&config);
+        let live = RwLock::new(config.clone());
         let mut tree = Tree::new(change_counter.clone(), inode_budget);
         if config.consistency == Consistency::Watch {
             tree.keep_covers();
@@ -119,6 +119,16 @@ impl Shared {
         }
     }
 
+    /// A setting that [can be changed](crate::Vfs::configure) while the file system is in use.
+    pub(crate) fn live<T>(&self, read: impl FnOnce(&Config) -> T) -> T {
+        read(&self.live.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Whether `level` is prefetched.
+    pub(crate) fn prefetches(&self, level: Prefetch) -> bool {
+        self.live(|it| it.prefetch >= level)
+    }
+
     pub(crate) fn tree(&self) -> MutexGuard<'_, Tree> {
         self.tree.lock()
     }
@@ -135,12 +145,12 @@ impl Shared {
 
     /// How long attributes and names of files of this kind are valid.
     pub(crate) fn timeout(&self, kind: FileKind) -> Timeout {
-        if kind == FileKind::Directory { self.live.dirs() } else { self.live.files() }
+        self.live(|it| if kind == FileKind::Directory { it.dirs } else { it.files })
     }
 
     /// Whether listings are cached at all.
     pub(crate) fn keeps_listings(&self) -> bool {
-        !self.live.dirs().min.is_zero() || !self.live.negative().is_zero()
+        self.live(|it| !it.dirs.min.is_zero() || !it.negative.is_zero())
     }
 
     /// The attributes of `inode` for an application, if the server's are `attr` or what was
@@ -153,7 +163,7 @@ impl Shared {
             let known = state.last_attr() == Some(attr);
             let left = state.valid_until().saturating_duration_since(Instant::now());
             let left = if known { left } else { Duration::ZERO };
-            let ttl = self.live.kernel_attr().map_or(left, |cap| cap.min(left));
+            let ttl = self.live(|it| it.kernel_attr).map_or(left, |cap| cap.min(left));
             let ttl = state.note_kernel_reply(attr.size, ttl);
             (attr, state.times(&attr), state.links(), ttl)
         };
@@ -173,7 +183,7 @@ impl Shared {
         let stat = self.stat(inode, attr)?;
         let until = until.min(inode.state().valid_until());
         let left = until.saturating_duration_since(Instant::now());
-        let ttl = self.live.kernel_entry().map_or(left, |cap| cap.min(left));
+        let ttl = self.live(|it| it.kernel_entry).map_or(left, |cap| cap.min(left));
         let ttl = if inode.has_several_names() { Duration::ZERO } else { ttl };
         Ok(Entry { ino: inode.ino, stat, ttl })
     }

@@ -26,7 +26,7 @@ use crate::{Ino, Vfs};
 impl Shared {
     /// Whether cached data of any age is valid.
     pub(crate) fn serves_stale(&self) -> bool {
-        self.live.serve_stale() && self.remote.is_disconnected()
+        self.live(|it| it.serve_stale) && self.remote.is_disconnected()
     }
 
     /// The result of `call`, or, once the remote is unreachable, that of `known`, if it has one.
@@ -35,7 +35,7 @@ impl Shared {
         call: impl Future<Output = Result<T>>,
         known: impl FnOnce() -> Result<Option<T>>,
     ) -> Result<T> {
-        if !self.live.serve_stale() {
+        if !self.live(|it| it.serve_stale) {
             return call.await;
         }
         let mut call = pin!(call);

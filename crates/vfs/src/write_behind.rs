@@ -203,7 +203,7 @@ impl Vfs {
     ) -> Result<()> {
         let inode = &file.inode;
         let bytes = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
-        inode.writes.wait_for_room(u64::from(bytes), self.live.dirty_file_bytes()).await;
+        inode.writes.wait_for_room(u64::from(bytes), self.live(|it| it.dirty_file_bytes)).await;
         let reserved = self.dirty.take(bytes).await;
         let (offset, is_partial_page) = match target {
             Target::Offset(offset) => (Some(offset), false),

@@ -298,12 +298,11 @@ impl State {
 
 /// How long a prefetched content is valid.
 fn content_lifetime(shared: &Shared) -> Duration {
-    let live = &shared.live;
     match shared.config.consistency {
         Consistency::Strict => Duration::ZERO,
-        Consistency::CloseToOpen | Consistency::Watch => live.open_revalidate(),
+        Consistency::CloseToOpen | Consistency::Watch => shared.live(|it| it.open_revalidate),
         Consistency::Timeout | Consistency::Immutable => {
-            live.open_revalidate().max(live.files().min)
+            shared.live(|it| it.open_revalidate.max(it.files.min))
         }
     }
 }
@@ -320,7 +319,7 @@ impl Prefetcher {
     /// follow.
     pub(crate) fn prefetch_after_open(&self, shared: &Arc<Shared>, path: &RemotePath) {
         let lifetime = content_lifetime(shared);
-        if !shared.live.prefetches(Prefetch::All) || lifetime.is_zero() {
+        if !shared.prefetches(Prefetch::All) || lifetime.is_zero() {
             return;
         }
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else { return };

@@ -167,7 +167,7 @@ impl State {
 impl Prefetcher {
     /// A lookup in `dir` needs a request. After several of them the whole directory is listed.
     pub(crate) fn note_piecemeal_lookup(&self, shared: &Arc<Shared>, dir: Ino) {
-        if !shared.live.prefetches(Prefetch::Listings) || !shared.keeps_listings() {
+        if !shared.prefetches(Prefetch::Listings) || !shared.keeps_listings() {
             return;
         }
         let now = Instant::now();
@@ -176,7 +176,7 @@ impl Prefetcher {
             let mut tree = shared.tree();
             let listed = tree.listing(dir).map(CachedListing::first_batch_at);
             // Just listed, and the looked-up names have overrides or have expired.
-            if listed.is_some_and(|at| now < at + shared.live.dirs().min) {
+            if listed.is_some_and(|at| now < at + shared.live(|it| it.dirs).min) {
                 return;
             }
             tree.path(dir)
@@ -189,7 +189,7 @@ impl Prefetcher {
     /// Absent names of `dir` are being looked up, and its listing will expire soon. Refreshes it,
     /// so that no caller has to wait for that.
     pub(crate) fn refresh_listing(&self, shared: &Arc<Shared>, dir: Ino) {
-        let path = shared.tree().path(dir).filter(|_| shared.live.prefetches(Prefetch::Listings));
+        let path = shared.tree().path(dir).filter(|_| shared.prefetches(Prefetch::Listings));
         if let Some(path) = path {
             self.start_listing(shared, path, MAX_NAMES, Some(dir));
         }
@@ -202,7 +202,7 @@ impl Prefetcher {
         path: &RemotePath,
         prefetched_in_time: Option<bool>,
     ) {
-        if !shared.live.prefetches(Prefetch::Listings) || shared.live.dirs().min.is_zero() {
+        if !shared.prefetches(Prefetch::Listings) || shared.live(|it| it.dirs).min.is_zero() {
             return;
         }
         let is_walk = {
@@ -213,7 +213,7 @@ impl Prefetcher {
             state.step(path, Instant::now())
         };
         if is_walk {
-            self.prefetch_walk(shared, Some(shared.live.dirs()));
+            self.prefetch_walk(shared, Some(shared.live(|it| it.dirs)));
         }
     }
 

@@ -63,11 +63,11 @@ pub(crate) struct Revisit {
 impl Prefetcher {
     /// Whether validations expire at all, and opens are deferred because of them.
     fn revalidates(&self, shared: &Shared) -> bool {
-        let (config, live) = (&shared.config, &shared.live);
+        let config = &shared.config;
         let expires = !matches!(config.consistency, Consistency::Strict | Consistency::Immutable);
-        live.prefetches(Prefetch::Metadata)
+        shared.prefetches(Prefetch::Metadata)
             && expires
-            && !live.open_revalidate().is_zero()
+            && !shared.live(|it| it.open_revalidate).is_zero()
             && config.page_cache != PageCache::Never
     }
 
@@ -194,7 +194,7 @@ impl Prefetcher {
     /// change, since only it knows this one. `rsync` renames each file, and looks at it the next
     /// time.
     pub(crate) fn request_renamed(&self, shared: &Arc<Shared>, inode: &Arc<Inode>) {
-        let is_useful = shared.live.prefetches(Prefetch::Metadata)
+        let is_useful = shared.prefetches(Prefetch::Metadata)
             && !shared.timeout(inode.kind).min.is_zero()
             && inode.state().has_ctime()
             && inode.state().changes_in_flight() == 0;
@@ -222,7 +222,7 @@ impl Prefetcher {
 /// The age from which a validation is renewed: half of its lifetime, so that files which were
 /// opened one after the other are revalidated together the next time.
 fn renewal_age(shared: &Shared) -> Duration {
-    shared.live.open_revalidate() / 2
+    shared.live(|it| it.open_revalidate) / 2
 }
 
 /// The files among the next `window` that are to be revalidated. They are marked as such.
@@ -246,7 +246,7 @@ fn select_followers(
             continue;
         };
         left -= 1;
-        let interval = visit.interval().min(shared.live.open_revalidate() * 2);
+        let interval = visit.interval().min(shared.live(|it| it.open_revalidate) * 2);
         let too_soon = now < visit.since() + interval / 2;
         let too_often = visit.requests() >= max_requests;
         if too_soon || too_often || !is_worth_revalidating(shared, &state, now) {
