@@ -51,21 +51,13 @@ impl Vfs {
     /// A descriptor of this open file is being closed. Returns when its writes are at the server,
     /// or the error of one that failed.
     pub async fn flush(&self, handle: Handle) -> Result<()> {
-        self.flush_for(handle, || std::future::ready(Caller::Alive)).await
+        self.flush_and_unlock(handle, None, || std::future::ready(Caller::Alive)).await
     }
 
     /// Like [`Vfs::flush`], for a caller that may not get the result. `caller` returns the state of
     /// the process; it is called only if a write has failed, or if the close takes longer than
-    /// usual, and then repeatedly.
-    pub async fn flush_for<F>(&self, handle: Handle, caller: impl Fn() -> F) -> Result<()>
-    where
-        F: Future<Output = Caller>,
-    {
-        self.flush_and_unlock(handle, None, caller).await
-    }
-
-    /// Like [`Vfs::flush_for`], and ends the `fcntl(2)` locks that this process, by its number as a
-    /// lock owner, has set on the file.
+    /// usual, and then repeatedly. Also ends the `fcntl(2)` locks that this process, by its number
+    /// as a lock owner, has set on the file.
     pub async fn flush_and_unlock<F>(
         &self,
         handle: Handle,

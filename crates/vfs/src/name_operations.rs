@@ -15,7 +15,6 @@ use base::{
 use tokio::time::Instant;
 
 use crate::inode::Inode;
-use crate::lookup::MAX_ATTEMPTS;
 use crate::name_changes::BoundTo;
 use crate::shared::Shared;
 use crate::tree::Tree;
@@ -299,18 +298,11 @@ impl Vfs {
             return Err(Errno::EPERM);
         }
         let (path, mut change) = self.begin_name_change(parent, &name, BoundTo::Inode(ino)).await?;
-        let mut attempt = 0;
-        loop {
-            attempt += 1;
-            self.await_moves(ino).await;
-            let existing = self.path(ino)?;
-            let stamp = self.stamp_request();
-            match self.remote.link(&existing, &path).await {
-                Err(Errno::ENOENT)
-                    if self.has_other_path(&inode, &existing, stamp) && attempt < MAX_ATTEMPTS => {}
-                linked => break linked?,
-            }
-        }
+        let request = |existing: RemotePath| {
+            let path = &path;
+            async move { self.remote.link(&existing, path).await }
+        };
+        self.by_any_path(&inode, request).await?;
         change.succeed();
         // The name exists from here on, even if its attributes are unknown.
         self.tree().bind(ino, parent, &name, Instant::now());
@@ -367,11 +359,9 @@ impl Vfs {
                 let mut tree = self.tree();
                 tree.record_removal(parent, name);
                 let is_dir = |inode: Arc<Inode>| inode.kind == FileKind::Directory;
-                match result.is_err() && tree.child(parent, name).is_some_and(is_dir) {
-                    // Another machine may have moved it.
-                    true => tree.lose_name(parent, name),
-                    false => tree.remove_name(parent, name),
-                }
+                // Another machine may have moved it.
+                let was_gone = result.is_err() && tree.child(parent, name).is_some_and(is_dir);
+                tree.remove_name(parent, name, was_gone)
             };
             self.drop_link(inode);
         }

@@ -11,9 +11,10 @@
 
 use std::sync::Arc;
 
-use base::{Errno, RemotePath};
+use base::{Errno, RemotePath, Result};
 
 use crate::inode::Inode;
+use crate::lookup::MAX_ATTEMPTS;
 use crate::shared::Shared;
 use crate::tree::RequestStamp;
 
@@ -59,5 +60,24 @@ impl Shared {
     /// become that of another kind of file.
     pub(crate) fn open_error(&self, inode: &Inode, error: Errno) -> Errno {
         if inode.state().send_back_to_lookup() { self.tree().send_back() } else { error }
+    }
+
+    /// The result of a `request` for a path of the file, repeated for another of its names if the
+    /// first one is gone.
+    pub(crate) async fn by_any_path<T, F: Future<Output = Result<T>>>(
+        &self,
+        inode: &Arc<Inode>,
+        request: impl Fn(RemotePath) -> F,
+    ) -> Result<T> {
+        for attempt in 1.. {
+            self.await_moves(inode.ino).await;
+            let (path, stamp) = (self.path(inode.ino)?, self.stamp_request());
+            match request(path.clone()).await {
+                Err(Errno::ENOENT)
+                    if attempt < MAX_ATTEMPTS && self.has_other_path(inode, &path, stamp) => {}
+                done => return done,
+            }
+        }
+        unreachable!("the last attempt returns")
     }
 }

@@ -250,7 +250,7 @@ impl Tree {
         match (attr.and_then(Attr::id), self.child(parent, name)) {
             (Some(id), _) => self.numbers.of_remote(id),
             (None, Some(inode)) => inode.number,
-            (None, None) => self.numbers.expected(self.number_of(parent), name),
+            (None, None) => self.numbers.expected(self.number(parent), name),
         }
     }
 
@@ -262,7 +262,7 @@ impl Tree {
 
     /// `st_ino` of a node.
     pub(crate) fn number(&self, ino: Ino) -> u64 {
-        self.number_of(ino)
+        self.nodes.get(ino).map_or(0, |node| node.inode.number)
     }
 
     /// The node that `name` is bound to.
@@ -392,7 +392,7 @@ impl Tree {
         }
         let number = match attr.id() {
             Some(id) => self.numbers.take_remote(id),
-            None => self.numbers.take(self.number_of(parent), name),
+            None => self.numbers.take(self.number(parent), name),
         };
         let inode = self.nodes.insert(number, attr.kind);
         self.provide_cover(&inode);
@@ -477,7 +477,7 @@ impl Tree {
     /// Removes `name`. Returns the node that had it.
     pub(crate) fn unbind(&mut self, parent: Ino, name: &Name) -> Option<Arc<Inode>> {
         let ino = self.nodes.unbind(parent, name)?;
-        let parent_number = self.number_of(parent);
+        let parent_number = self.number(parent);
         self.numbers.unbind(parent_number, name);
         let inode = self.get(ino);
         if let Some(inode) = &inode {
@@ -491,21 +491,17 @@ impl Tree {
         inode
     }
 
-    /// Removes `name` because of a local change. Returns the node that had it.
-    pub(crate) fn remove_name(&mut self, parent: Ino, name: &Name) -> Option<Arc<Inode>> {
+    /// Removes `name` because of a local change. Returns the node that had it. If the name `was_gone`
+    /// before that, the node may have another name at the server.
+    pub(crate) fn remove_name(
+        &mut self,
+        parent: Ino,
+        name: &Name,
+        was_gone: bool,
+    ) -> Option<Arc<Inode>> {
         let inode = self.unbind(parent, name)?;
         if let Some(node) = self.nodes.get_mut(inode.ino) {
-            node.removed_here = node.links.first().is_none();
-        }
-        Some(inode)
-    }
-
-    /// Removes `name`, which was gone before a local change removed it. Returns the node that had
-    /// it, and may have another name at the server.
-    pub(crate) fn lose_name(&mut self, parent: Ino, name: &Name) -> Option<Arc<Inode>> {
-        let inode = self.unbind(parent, name)?;
-        if let Some(node) = self.nodes.get_mut(inode.ino) {
-            node.removed_here = false;
+            node.removed_here = !was_gone && node.links.first().is_none();
         }
         Some(inode)
     }
@@ -578,7 +574,7 @@ impl Tree {
             // Two names of one file: rename(2) leaves both.
             return (Some(moved.clone()), None);
         }
-        let replaced = self.remove_name(to.0, to.1);
+        let replaced = self.remove_name(to.0, to.1, false);
         let Some((node, link)) = self.nodes.find(from.0, from.1) else { return (None, replaced) };
         let (ino, valid_until) = (node.inode.ino, link.valid_until);
         // An answer to an earlier request uses the old names.
@@ -690,13 +686,9 @@ impl Tree {
             return;
         }
         if let Some((parent, name)) = self.first_name(inode.ino) {
-            let parent_number = self.number_of(parent);
+            let parent_number = self.number(parent);
             self.numbers.bind(parent_number, &name, inode.number);
         }
-    }
-
-    fn number_of(&self, ino: Ino) -> u64 {
-        self.nodes.get(ino).map_or(0, |node| node.inode.number)
     }
 
     /// Removes `ino` if nothing needs it, and then each node that only it needed.
@@ -822,7 +814,7 @@ mod tests {
 
     #[test]
     fn a_directory_is_watched_only_below_watched_ones() {
-        let mut tree = Tree::new(Arc::default(), InodeBudget::default());
+        let mut tree = Tree::new(Arc::default(), InodeBudget::new(usize::MAX));
         tree.keep_covers();
         let above = record_lookup(&mut tree, Ino::ROOT, "above", FileKind::Directory).ino;
         let below = record_lookup(&mut tree, above, "below", FileKind::Directory).ino;
@@ -839,7 +831,7 @@ mod tests {
 
     #[test]
     fn a_node_lives_while_it_has_lookups_or_children() {
-        let mut tree = Tree::new(Arc::default(), InodeBudget::default());
+        let mut tree = Tree::new(Arc::default(), InodeBudget::new(usize::MAX));
         let dir = record_lookup(&mut tree, Ino::ROOT, "dir", FileKind::Directory);
         let file = record_lookup(&mut tree, dir.ino, "file", FileKind::Regular);
         assert_eq!(record_lookup(&mut tree, dir.ino, "file", FileKind::Regular).ino, file.ino);
@@ -855,7 +847,7 @@ mod tests {
 
     #[test]
     fn a_name_of_another_kind_is_another_inode() {
-        let mut tree = Tree::new(Arc::default(), InodeBudget::default());
+        let mut tree = Tree::new(Arc::default(), InodeBudget::new(usize::MAX));
         let file = record_lookup(&mut tree, Ino::ROOT, "x", FileKind::Regular);
         let dir = record_lookup(&mut tree, Ino::ROOT, "x", FileKind::Directory);
         assert_ne!((file.ino, file.number), (dir.ino, dir.number));
@@ -866,7 +858,7 @@ mod tests {
 
     #[test]
     fn a_renamed_directory_takes_its_tree_along() {
-        let mut tree = Tree::new(Arc::default(), InodeBudget::default());
+        let mut tree = Tree::new(Arc::default(), InodeBudget::new(usize::MAX));
         let dir = record_lookup(&mut tree, Ino::ROOT, "a", FileKind::Directory);
         let file = record_lookup(&mut tree, dir.ino, "f", FileKind::Regular);
         let (moved, replaced) = tree.rename((Ino::ROOT, &name("a")), (Ino::ROOT, &name("b")));
@@ -884,7 +876,7 @@ mod tests {
 
     #[test]
     fn two_links_are_one_inode_and_renaming_one_over_the_other_leaves_both() {
-        let mut tree = Tree::new(Arc::default(), InodeBudget::default());
+        let mut tree = Tree::new(Arc::default(), InodeBudget::new(usize::MAX));
         let file = record_lookup(&mut tree, Ino::ROOT, "a", FileKind::Regular);
         tree.bind(file.ino, Ino::ROOT, &name("b"), Instant::now());
         assert_eq!(record_lookup(&mut tree, Ino::ROOT, "b", FileKind::Regular).ino, file.ino);
@@ -899,7 +891,7 @@ mod tests {
 
     #[test]
     fn local_changes_invalidate_earlier_requests() {
-        let mut tree = Tree::new(Arc::default(), InodeBudget::default());
+        let mut tree = Tree::new(Arc::default(), InodeBudget::new(usize::MAX));
         let (stamp, a) = (tree.change_counter.now(), name("a"));
         let unchanged = |tree: &Tree, seq| tree.name_unchanged_since(Ino::ROOT, &a, seq);
         assert!(unchanged(&tree, stamp));
@@ -917,7 +909,7 @@ mod tests {
             steps in prop::collection::vec((0..6u8, 0..4usize, 0..4usize, 0..3usize, 0..3usize), 0..80)
         ) {
             const NAMES: [&str; 3] = ["a", "b", "c"];
-            let mut tree = Tree::new(Arc::default(), InodeBudget::default());
+            let mut tree = Tree::new(Arc::default(), InodeBudget::new(usize::MAX));
             let mut known: Vec<(Arc<Inode>, u64)> = Vec::new();
             for (what, dir, other, from, to) in steps {
                 let dirs: Vec<Ino> = std::iter::once(Ino::ROOT)

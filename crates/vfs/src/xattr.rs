@@ -19,7 +19,6 @@ use tokio::time::Instant;
 
 use crate::config::IdMap;
 use crate::inode::Inode;
-use crate::lookup::MAX_ATTEMPTS;
 use crate::tree::RequestStamp;
 use crate::{Change, Ino, Vfs};
 
@@ -270,29 +269,6 @@ impl Vfs {
         changed?;
         inode.state().touch_ctime(&self.change_counter);
         Ok(())
-    }
-
-    /// The result of a `request` for a path of the file, repeated for another of its names if the
-    /// first one is gone.
-    async fn by_any_path<T, F: Future<Output = Result<T>>>(
-        &self,
-        inode: &Arc<Inode>,
-        request: impl Fn(RemotePath) -> F,
-    ) -> Result<T> {
-        for attempt in 1.. {
-            self.await_moves(inode.ino).await;
-            let (path, stamp) = (self.path(inode.ino)?, self.stamp_request());
-            match request(path.clone()).await {
-                Err(Errno::ENOENT) if attempt < MAX_ATTEMPTS => {
-                    if !self.has_other_path(inode, &path, stamp) {
-                        self.invalidate_inode(inode);
-                        return Err(Errno::ENOENT);
-                    }
-                }
-                done => return done,
-            }
-        }
-        unreachable!("the last attempt returns")
     }
 }
 

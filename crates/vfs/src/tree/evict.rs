@@ -82,12 +82,6 @@ pub(crate) struct InodeBudget {
     group: Vec<Eviction>,
 }
 
-impl Default for InodeBudget {
-    fn default() -> InodeBudget {
-        InodeBudget::new(usize::MAX)
-    }
-}
-
 impl InodeBudget {
     /// A budget of `bytes` for inodes, cached listings and inode numbers.
     pub(crate) fn new(bytes: usize) -> InodeBudget {

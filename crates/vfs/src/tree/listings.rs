@@ -396,7 +396,7 @@ mod tests {
     #[test]
     fn a_forgotten_directory_invalidates_earlier_requests_about_itself_only() {
         for removed in [false, true] {
-            let mut tree = Tree::new(Arc::default(), InodeBudget::default());
+            let mut tree = Tree::new(Arc::default(), InodeBudget::new(usize::MAX));
             let before = stamp(&tree);
             let (dir, other) = (changed(&mut tree, "d"), changed(&mut tree, "e"));
             assert!(keeps(&mut tree, "f", before));
@@ -419,7 +419,7 @@ mod tests {
 
     #[test]
     fn a_forgotten_directory_has_no_locked_files() {
-        let mut tree = Tree::new(Arc::default(), InodeBudget::default());
+        let mut tree = Tree::new(Arc::default(), InodeBudget::new(usize::MAX));
         let dir = changed(&mut tree, "d");
         assert!(tree.expire_names_in(dir, Instant::now()) && tree.has_locked_files(dir));
         tree.forget(dir, 1);
@@ -428,7 +428,7 @@ mod tests {
 
     #[test]
     fn a_directory_replaced_remotely_invalidates_earlier_requests_about_all() {
-        let mut tree = Tree::new(Arc::default(), InodeBudget::default());
+        let mut tree = Tree::new(Arc::default(), InodeBudget::new(usize::MAX));
         let before = stamp(&tree);
         let dir = changed(&mut tree, "d");
         assert!(keeps(&mut tree, "f", before));

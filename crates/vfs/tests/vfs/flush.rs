@@ -55,7 +55,7 @@ impl Mount {
 
     /// A close by a caller in this state.
     async fn flush(&self, closer: Caller) -> Result<(), Errno> {
-        self.vfs.flush_for(self.handle, || ready(closer)).await
+        self.vfs.flush_and_unlock(self.handle, None, || ready(closer)).await
     }
 
     /// The result of a close that should stop waiting, and when it returned.
@@ -100,7 +100,7 @@ async fn who_leaves_waits_as_long_as_there_are_answers() {
         asked.set(asked.get() + 1);
         ready(Caller::Exiting)
     };
-    let mut flush = std::pin::pin!(mount.vfs.flush_for(mount.handle, closer));
+    let mut flush = std::pin::pin!(mount.vfs.flush_and_unlock(mount.handle, None, closer));
     for gate in &gates {
         assert!(timeout(Duration::from_millis(900), &mut flush).await.is_err());
         gate.release();
@@ -141,7 +141,7 @@ async fn who_is_killed_while_he_waits_is_let_go() {
     let _gate = mount.written().await;
     let killed = Cell::new(false);
     let closer = || ready(if killed.get() { Caller::Killed } else { Caller::Alive });
-    let mut flush = Box::pin(mount.vfs.flush_for(mount.handle, closer));
+    let mut flush = Box::pin(mount.vfs.flush_and_unlock(mount.handle, None, closer));
     assert!(waits(flush.as_mut()).await);
     killed.set(true);
     assert_eq!(timeout(SOON, flush).await, Ok(Ok(())));
@@ -156,12 +156,12 @@ async fn nobody_is_asked_about_a_close_that_is_over_soon() {
         #[allow(unreachable_code)]
         ready(Caller::Exiting)
     };
-    let mut flush = Box::pin(mount.vfs.flush_for(mount.handle, closer));
+    let mut flush = Box::pin(mount.vfs.flush_and_unlock(mount.handle, None, closer));
     assert!(timeout(Duration::from_millis(300), flush.as_mut()).await.is_err());
     gate.release();
     assert_eq!(flush.await, Ok(()));
     // Nothing is in flight.
-    assert_eq!(mount.vfs.flush_for(mount.handle, closer).await, Ok(()));
+    assert_eq!(mount.vfs.flush_and_unlock(mount.handle, None, closer).await, Ok(()));
 }
 
 #[tokio::test(start_paused = true)]
