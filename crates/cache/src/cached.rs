@@ -99,8 +99,6 @@ pub struct CachedStatus {
     pub changed_meanwhile: u64,
     /// Bytes that were not kept since the disk was too slow.
     pub left_out_bytes: u64,
-    /// Open contents that were found damaged.
-    pub damaged: u64,
     /// Requests that could not be answered offline.
     pub missed_offline: u64,
 }
@@ -260,7 +258,7 @@ impl Cached {
         let core = Arc::new(Core {
             files: Files::new(inner.clone(), config.offline),
             listings: Table::default(),
-            validators: Validators::new(config.clock_skew),
+            validators: Validators::default(),
             write_behind: WriteBehind::new(recorder.clone(), counters.clone(), owner.lifetime())?,
             pending_listings: recorder.pending_listings.clone(),
             changes: recorder.changes.clone(),

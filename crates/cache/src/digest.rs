@@ -30,7 +30,7 @@ impl Digest {
 
     /// The 64 hexadecimal digits, in lower case.
     pub fn to_hex(&self) -> String {
-        hex(&self.0)
+        hex::encode(&self.0)
     }
 
     /// The digest with this [`Digest::to_hex`] text; `None` for any other text.
@@ -106,29 +106,12 @@ impl UserHashers {
     }
 }
 
-/// The hexadecimal digits of `bytes`, in lower case.
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
-}
-
-/// The reverse of [`hex`], of exactly `N` bytes; upper case is refused, so that one content has
-/// one name.
+/// The `N` bytes with these hexadecimal digits; upper case is refused, so that one content has one
+/// name.
 pub(crate) fn unhex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
-    if text.len() != 2 * N {
-        return None;
-    }
-    let value = |digit: u8| match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        _ => None,
-    };
     let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
-        *byte = value(pair[0])? << 4 | value(pair[1])?;
-    }
-    Some(bytes)
+    hex::decode_to_slice(text, &mut bytes).ok()?;
+    (!text.iter().any(u8::is_ascii_uppercase)).then_some(bytes)
 }
 
 #[cfg(test)]
@@ -141,10 +124,10 @@ mod tests {
         hashers.update(b"a");
         hashers.update(b"bc");
         let digests = hashers.finish(Digest::of(b"abc"));
-        assert_eq!(hex(&digests.md5), "900150983cd24fb0d6963f7d28e17f72");
-        assert_eq!(hex(&digests.sha1), "a9993e364706816aba3e25717850c26c9cd0d89d");
+        assert_eq!(hex::encode(&digests.md5), "900150983cd24fb0d6963f7d28e17f72");
+        assert_eq!(hex::encode(&digests.sha1), "a9993e364706816aba3e25717850c26c9cd0d89d");
         assert_eq!(
-            hex(&digests.get(DigestKind::Sha256)),
+            hex::encode(&digests.get(DigestKind::Sha256)),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
         );
         assert_eq!(

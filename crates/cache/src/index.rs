@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use base::{FileId, Mutex, Name, RemotePath};
+use lru::LruCache;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -45,46 +46,40 @@ pub(crate) struct Memory {
     kept: Mutex<Kept>,
 }
 
-#[derive(Default)]
 struct Kept {
-    directories: HashMap<Key, Entry>,
+    directories: LruCache<Key, Entry>,
     bytes: u64,
-    uses: u64,
 }
 
 #[derive(Default)]
 struct Entry {
     loaded: Arc<Mutex<Loaded>>,
     bytes: u64,
-    last_use: u64,
 }
 
 impl Memory {
     pub(crate) fn new(bound_bytes: u64) -> Memory {
-        Memory { bound_bytes, distrusted: AtomicBool::new(false), kept: Mutex::default() }
+        let kept = Mutex::new(Kept { directories: LruCache::unbounded(), bytes: 0 });
+        Memory { bound_bytes, distrusted: AtomicBool::new(false), kept }
     }
 
     fn get(&self, key: &Key) -> Arc<Mutex<Loaded>> {
-        let mut kept = self.kept.lock();
-        kept.uses += 1;
-        let uses = kept.uses;
-        if let Some(entry) = kept.directories.get_mut(key) {
-            entry.last_use = uses;
-            return entry.loaded.clone();
-        }
-        let entry = kept.directories.entry(key.clone()).or_default();
-        entry.last_use = uses;
-        entry.loaded.clone()
+        self.kept.lock().directories.get_or_insert_ref(key, Entry::default).loaded.clone()
     }
 
-    /// Sets the size of a directory. Beyond the bound the half used least recently is evicted.
+    /// Sets the size of a directory. Beyond the bound the ones used least recently are evicted. The
+    /// last one stays even if it is too large by itself: reading it again at each look-up would cost
+    /// more than its memory.
     fn weigh(&self, key: &Key, bytes: u64) {
         let mut kept = self.kept.lock();
-        let Some(entry) = kept.directories.get_mut(key) else { return };
+        let Some(entry) = kept.directories.peek_mut(key) else { return };
         let before = std::mem::replace(&mut entry.bytes, bytes);
         kept.bytes = kept.bytes - before + bytes;
-        if kept.bytes > self.bound_bytes {
-            kept.drop_older_half();
+        while kept.bytes > self.bound_bytes
+            && kept.directories.len() > 1
+            && let Some((_, evicted)) = kept.directories.pop_lru()
+        {
+            kept.bytes -= evicted.bytes;
         }
     }
 
@@ -96,23 +91,9 @@ impl Memory {
 
     fn remove(&self, key: &Key) {
         let mut kept = self.kept.lock();
-        if let Some(entry) = kept.directories.remove(key) {
+        if let Some(entry) = kept.directories.pop(key) {
             kept.bytes -= entry.bytes;
         }
-    }
-}
-
-impl Kept {
-    fn drop_older_half(&mut self) {
-        let mut uses: Vec<u64> = self.directories.values().map(|entry| entry.last_use).collect();
-        uses.sort_unstable();
-        let median = uses[uses.len() / 2];
-        // The last one stays even if it is too large by itself: reading it again at each look-up
-        // would cost more than its memory.
-        let last = uses[uses.len() - 1];
-        let keeps = |entry: &Entry| entry.last_use > median || entry.last_use == last;
-        self.directories.retain(|_, entry| keeps(entry));
-        self.bytes = self.directories.values().map(|entry| entry.bytes).sum();
     }
 }
 

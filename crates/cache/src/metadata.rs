@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use base::{Attr, ChangeId, DirEntry, Timestamp};
 
-use crate::digest::{Digest, hex};
+use crate::digest::Digest;
 
 /// Age in seconds from which on an mtime proves that a content is unchanged.
 ///
@@ -80,7 +80,7 @@ impl SourceId {
 
 impl fmt::Debug for SourceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SourceId({})", hex(&self.0[..4]))
+        write!(f, "SourceId({})", hex::encode(&self.0[..4]))
     }
 }
 

@@ -16,11 +16,12 @@
 //!
 //! The tree's lock guards the cache, so overrides and names change in one step.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::{Attr, Name, RemotePath};
+use lru::LruCache;
 use tokio::time::Instant;
 
 use crate::Ino;
@@ -138,8 +139,6 @@ pub(crate) struct CachedListing {
     created_until: Option<Instant>,
     /// Local changes in flight since `created_until` was set.
     changes_in_flight: u32,
-    /// Position in the order of use.
-    last_use: u64,
     bytes: usize,
 }
 
@@ -186,7 +185,6 @@ impl CachedListing {
             is_refreshing: false,
             created_until: None,
             changes_in_flight: 0,
-            last_use: 0,
             bytes,
         }
     }
@@ -411,21 +409,13 @@ enum Key {
 
 /// All cached listings. See the [module](self).
 pub(crate) struct DirCache {
-    by_key: HashMap<Key, CachedListing>,
-    order: BTreeMap<u64, Key>,
-    next_use: u64,
+    by_key: LruCache<Key, CachedListing>,
     /// Number of listings cached by path.
     by_path_count: usize,
     names: usize,
     bytes: usize,
     /// Upper limit of `bytes`.
     max_bytes: usize,
-}
-
-impl Default for DirCache {
-    fn default() -> DirCache {
-        DirCache::with_max_bytes(MAX_BYTES)
-    }
 }
 
 impl DirCache {
@@ -437,9 +427,7 @@ impl DirCache {
     /// An empty cache of at most `bytes`.
     pub(crate) fn with_max_bytes(bytes: usize) -> DirCache {
         DirCache {
-            by_key: HashMap::new(),
-            order: BTreeMap::new(),
-            next_use: 0,
+            by_key: LruCache::unbounded(),
             by_path_count: 0,
             names: 0,
             bytes: 0,
@@ -474,7 +462,7 @@ impl DirCache {
 
     /// Whether a listing of `dir` is cached.
     pub(crate) fn contains(&self, dir: Ino) -> bool {
-        self.by_key.contains_key(&Key::Node(dir))
+        self.by_key.contains(&Key::Node(dir))
     }
 
     /// Drops all listings cached by path.
@@ -483,7 +471,8 @@ impl DirCache {
             return;
         }
         let by_path = |key: &&Key| matches!(key, Key::Path(_));
-        let keys: Vec<Key> = self.by_key.keys().filter(by_path).cloned().collect();
+        let keys: Vec<Key> =
+            self.by_key.iter().map(|(key, _)| key).filter(by_path).cloned().collect();
         for key in keys {
             self.take(&key);
         }
@@ -491,31 +480,22 @@ impl DirCache {
 
     /// The listing of `dir`, which becomes the most recently used.
     pub(crate) fn get(&mut self, dir: Ino) -> Option<&CachedListing> {
-        self.get_by_key(Key::Node(dir))
+        self.by_key.get(&Key::Node(dir))
     }
 
     /// The listing of `dir`, without a change of the order of use.
     pub(crate) fn peek(&self, dir: Ino) -> Option<&CachedListing> {
-        self.by_key.get(&Key::Node(dir))
+        self.by_key.peek(&Key::Node(dir))
     }
 
     /// The listing cached for `path`, which becomes the most recently used.
     pub(crate) fn get_by_path(&mut self, path: &RemotePath) -> Option<&CachedListing> {
-        self.get_by_key(Key::Path(path.clone()))
-    }
-
-    fn get_by_key(&mut self, key: Key) -> Option<&CachedListing> {
-        let listing = self.by_key.get_mut(&key)?;
-        self.order.remove(&listing.last_use);
-        self.next_use += 1;
-        listing.last_use = self.next_use;
-        self.order.insert(self.next_use, key);
-        Some(listing)
+        self.by_key.get(&Key::Path(path.clone()))
     }
 
     /// Whether the listing of `dir` was prefetched and not used yet. Marks it as used.
     pub(crate) fn take_prefetched(&mut self, dir: Ino) -> bool {
-        let listing = self.by_key.get_mut(&Key::Node(dir));
+        let listing = self.by_key.peek_mut(&Key::Node(dir));
         listing.is_some_and(|listing| std::mem::take(&mut listing.unused_prefetch))
     }
 
@@ -525,7 +505,7 @@ impl DirCache {
 
     /// The server has confirmed that a name which is not in the listing of `dir` is absent.
     pub(crate) fn confirm_absence(&mut self, dir: Ino) {
-        if let Some(listing) = self.by_key.get_mut(&Key::Node(dir)) {
+        if let Some(listing) = self.by_key.peek_mut(&Key::Node(dir)) {
             listing.confirmed_absences = listing.confirmed_absences.saturating_add(1);
             listing.last_search_at = Some(Instant::now());
         }
@@ -535,7 +515,7 @@ impl DirCache {
     /// `left` out of `lifetime`. Returns, once, whether to refresh the listing now, so that no
     /// caller has to wait for that.
     pub(crate) fn note_search(&mut self, dir: Ino, left: Duration, lifetime: Duration) -> bool {
-        let Some(listing) = self.by_key.get_mut(&Key::Node(dir)) else { return false };
+        let Some(listing) = self.by_key.peek_mut(&Key::Node(dir)) else { return false };
         listing.last_search_at = Some(Instant::now());
         let small = listing.listed.len() <= MAX_REFRESHED_NAMES && listing.created_until.is_none();
         let due = small && left <= lifetime / 4;
@@ -559,7 +539,7 @@ impl DirCache {
 
     /// A local change in `dir` begins. Must be followed by [`DirCache::end_change`].
     pub(crate) fn begin_change(&mut self, dir: Ino) {
-        let Some(listing) = self.by_key.get_mut(&Key::Node(dir)) else { return };
+        let Some(listing) = self.by_key.peek_mut(&Key::Node(dir)) else { return };
         let now = Instant::now();
         let is_old = listing.changes_in_flight == 0 && listing.created_until <= Some(now);
         if is_old {
@@ -571,7 +551,7 @@ impl DirCache {
 
     /// A local change in `dir` has ended.
     pub(crate) fn end_change(&mut self, dir: Ino) {
-        let Some(listing) = self.by_key.get_mut(&Key::Node(dir)) else { return };
+        let Some(listing) = self.by_key.peek_mut(&Key::Node(dir)) else { return };
         // It may have begun before the listing.
         listing.changes_in_flight = listing.changes_in_flight.saturating_sub(1);
         if let Some(until) = &mut listing.created_until {
@@ -580,7 +560,7 @@ impl DirCache {
     }
 
     fn set_override(&mut self, dir: Ino, name: &Name, what: Override) {
-        let Some(listing) = self.by_key.get_mut(&Key::Node(dir)) else { return };
+        let Some(listing) = self.by_key.peek_mut(&Key::Node(dir)) else { return };
         if listing.overrides.insert(name.clone(), what).is_none() {
             let cost = NAME_BYTES + name.as_bytes().len();
             listing.bytes += cost;
@@ -594,19 +574,15 @@ impl DirCache {
         if let Some(before) = self.take(&key) {
             listing.inherit_trust(&before);
         }
-        self.next_use += 1;
-        listing.last_use = self.next_use;
-        self.order.insert(self.next_use, key.clone());
         self.names += listing.listed.len() + listing.overrides.len();
         self.bytes += listing.bytes;
         self.by_path_count += usize::from(matches!(key, Key::Path(_)));
-        self.by_key.insert(key, listing);
+        self.by_key.put(key, listing);
         self.evict();
     }
 
     fn take(&mut self, key: &Key) -> Option<CachedListing> {
-        let listing = self.by_key.remove(key)?;
-        self.order.remove(&listing.last_use);
+        let listing = self.by_key.pop(key)?;
         self.names -= listing.listed.len() + listing.overrides.len();
         self.bytes -= listing.bytes;
         self.by_path_count -= usize::from(matches!(key, Key::Path(_)));
@@ -615,7 +591,7 @@ impl DirCache {
 
     fn evict(&mut self) {
         while self.names > MAX_NAMES || self.bytes > self.max_bytes {
-            let Some((_, oldest)) = self.order.first_key_value() else { return };
+            let Some((oldest, _)) = self.by_key.peek_lru() else { return };
             let oldest = oldest.clone();
             self.take(&oldest);
         }
@@ -665,7 +641,7 @@ mod tests {
 
     #[test]
     fn only_a_complete_listing_answers_for_absent_names() {
-        let mut dir_cache = DirCache::default();
+        let mut dir_cache = DirCache::with_max_bytes(MAX_BYTES);
         dir_cache.insert(Ino(1), listing(&["b", "a", "c"], true));
         dir_cache.insert(Ino(2), listing(&["b", "a"], false));
         for (text, position) in [("b", 0), ("a", 1)] {
@@ -679,7 +655,7 @@ mod tests {
 
     #[test]
     fn a_change_invalidates_one_name_only() {
-        let mut dir_cache = DirCache::default();
+        let mut dir_cache = DirCache::with_max_bytes(MAX_BYTES);
         dir_cache.insert(Ino(1), listing(&["a", "b"], true));
         dir_cache.invalidate_name(Ino(1), &name("a"));
         assert_eq!(size(&mut dir_cache, 1, "a"), None);
@@ -696,7 +672,7 @@ mod tests {
 
     #[test]
     fn a_listing_cached_by_path_moves_to_the_node() {
-        let mut dir_cache = DirCache::default();
+        let mut dir_cache = DirCache::with_max_bytes(MAX_BYTES);
         let path = RemotePath::parse(b"d/e").unwrap();
         dir_cache.insert_by_path(path.clone(), listing(&["a"], true));
         assert!(dir_cache.get_by_path(&path).is_some());
@@ -708,12 +684,12 @@ mod tests {
         dir_cache.clear_by_path();
         assert!(dir_cache.get_by_path(&path).is_none());
         dir_cache.remove(Ino(5));
-        assert_eq!((dir_cache.names, dir_cache.bytes, dir_cache.order.len()), (0, 0, 0));
+        assert_eq!((dir_cache.names, dir_cache.bytes, dir_cache.by_key.len()), (0, 0, 0));
     }
 
     #[test]
     fn the_least_recently_used_are_evicted_first() {
-        let mut dir_cache = DirCache::default();
+        let mut dir_cache = DirCache::with_max_bytes(MAX_BYTES);
         let names: Vec<String> = (0..MAX_NAMES / 4).map(|index| format!("n{index}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         for dir in 1..=3 {

@@ -89,9 +89,6 @@ pub struct CachedConfig {
     /// Names and opens are answered from the cache while the remote is unreachable. Files that are
     /// open already wait for it.
     pub stale_ok: bool,
-    /// How far the clocks of both machines may differ. A change that is older than that is past the
-    /// racy window; a younger one is when two seconds have passed since it was first seen.
-    pub clock_skew: Duration,
     /// A file with an mtime younger than this is opened at the server although its content is
     /// cached, since it may well change while it is open.
     pub recent_change: Duration,
@@ -116,7 +113,6 @@ impl CachedConfig {
             immutable: SubTrees::default(),
             offline: false,
             stale_ok: false,
-            clock_skew: Duration::from_secs(300),
             recent_change: Duration::from_secs(3600),
             request_timeout: Duration::from_secs(60),
             backing: false,

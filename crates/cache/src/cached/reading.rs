@@ -63,7 +63,6 @@ impl Core {
     /// Handles a damaged content. The store has removed it; bytes read from the server complete it
     /// again.
     fn repair(&self, file: &Arc<File>) {
-        self.counters.add(|it| it.damaged += 1);
         // Taken before its handle at the server is opened and compared.
         let stamp = self.stamp();
         let path = file.path().filter(|_| !file.offline);

@@ -31,17 +31,17 @@ struct Generations {
     older: HashMap<RemotePath, Observation>,
 }
 
+/// How far the clocks of both machines may differ. A change that is older than that is past the racy
+/// window; a younger one is when two seconds have passed since it was first seen.
+const CLOCK_SKEW_SECS: i64 = 300;
+
 /// See the [module](self).
+#[derive(Default)]
 pub(crate) struct Validators {
     generations: Mutex<Generations>,
-    clock_skew: Duration,
 }
 
 impl Validators {
-    pub(crate) fn new(clock_skew: Duration) -> Validators {
-        Validators { generations: Mutex::default(), clock_skew }
-    }
-
     /// Notes that the remote returned `attr`. Only the unsettled ones of files are kept.
     pub(crate) fn note(&self, path: &RemotePath, attr: &Attr) {
         if attr.kind != FileKind::Regular || self.is_old(attr) {
@@ -73,7 +73,7 @@ impl Validators {
             return true;
         }
         let ahead = changed_at(attr).secs.saturating_sub(Timestamp::now().secs);
-        if ahead > self.skew_secs() {
+        if ahead > CLOCK_SKEW_SECS {
             // Set into the future by a user: that time will come.
             return false;
         }
@@ -85,13 +85,9 @@ impl Validators {
         })
     }
 
-    fn skew_secs(&self) -> i64 {
-        i64::try_from(self.clock_skew.as_secs()).unwrap_or(i64::MAX)
-    }
-
     fn is_old(&self, attr: &Attr) -> bool {
         let age = Timestamp::now().secs.saturating_sub(changed_at(attr).secs);
-        age >= RACY_SECS.saturating_add(self.skew_secs())
+        age >= RACY_SECS + CLOCK_SKEW_SECS
     }
 }
 
@@ -99,8 +95,6 @@ impl Validators {
 mod tests {
     use super::*;
     use testkit::path;
-
-    const SKEW: Duration = Duration::from_secs(300);
 
     fn attr(age_secs: i64) -> Attr {
         let mtime = Timestamp::from_secs(Timestamp::now().secs - age_secs);
@@ -110,7 +104,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_time_is_settled_when_it_is_past_on_every_clock() {
-        let validators = Validators::new(SKEW);
+        let validators = Validators::default();
         let at = path("f");
         assert!(validators.is_settled(&at, &attr(400)));
         let young = attr(10);
@@ -130,7 +124,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_time_in_the_future_is_never_settled() {
-        let validators = Validators::new(SKEW);
+        let validators = Validators::default();
         let future = attr(-4000);
         validators.note(&path("f"), &future);
         tokio::time::advance(Duration::from_secs(10)).await;
@@ -139,7 +133,7 @@ mod tests {
 
     #[tokio::test]
     async fn only_so_many_are_remembered() {
-        let validators = Validators::new(SKEW);
+        let validators = Validators::default();
         for number in 0..3 * MAX_PER_GENERATION {
             validators.note(&path(&format!("f{number}")), &attr(1));
         }

@@ -19,7 +19,6 @@ use rustix::fs::{OFlags, Stat};
 use super::directory::Directory;
 use super::record::{self, Record};
 use crate::codec::Writer;
-use crate::digest::hex;
 use crate::dir_fd::{self, DirFd, note_use, read_exact_at};
 use crate::metadata::SourceId;
 use crate::store::layout::Layout;
@@ -78,7 +77,7 @@ pub(crate) enum NoRecords {
 impl Target<'_> {
     /// The directory of the file, below the index.
     pub(crate) fn dir(&self) -> Vec<u8> {
-        let mut path = hex(self.source.as_bytes()).into_bytes();
+        let mut path = hex::encode(self.source.as_bytes()).into_bytes();
         for name in self.path.names() {
             path.extend_from_slice(&[b'/', SUB]);
             path.extend_from_slice(name);

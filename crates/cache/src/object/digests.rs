@@ -7,7 +7,7 @@ use std::sync::Arc;
 use base::{DigestKind, Mutex};
 
 use super::CHUNK_BYTES;
-use crate::digest::{Digest, Digests, UserHashers, hex};
+use crate::digest::{Digest, Digests, UserHashers};
 use crate::store::layout::Layout;
 use crate::store::shared::Shared;
 
@@ -94,7 +94,7 @@ fn alias(kind: DigestKind, value: &[u8]) -> Option<(Vec<u8>, Vec<u8>)> {
         DigestKind::Sha256 => "sha256",
         DigestKind::Blake3 => return None,
     };
-    let name = hex(value);
+    let name = hex::encode(value);
     let (first, rest) = name.split_at_checked(2)?;
     Some((format!("{dir}/{first}").into(), rest.into()))
 }

@@ -15,7 +15,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use base::{ChangeId, RemotePath};
 
 use crate::codec::{CHECKSUM_BYTES, Reader, Writer};
-use crate::digest::hex;
 use crate::dir_fd::{DirFd, read_exact_at, try_lock};
 use crate::metadata::{SourceId, Validator};
 use crate::object::chunk_count;
@@ -104,7 +103,7 @@ pub(crate) struct Names {
 
 impl Names {
     pub(crate) fn of(key: &[u8; 32]) -> Names {
-        let hex = hex(key);
+        let hex = hex::encode(key);
         Names { data: format!("{hex}.data").into(), map: format!("{hex}.map").into() }
     }
 }
@@ -263,7 +262,7 @@ mod tests {
             "a8c2d739724e6aca5440b4f6dbbdc2e6aba9c8e1617cb33e36412ed58b5bb511"
         );
         assert_eq!(
-            hex(&subject().key()),
+            hex::encode(&subject().key()),
             "345fdfa13a446ee2025a3122461dc8e17ae4d9d9903e19f08660f416dc3c83cc"
         );
     }
