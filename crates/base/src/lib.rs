@@ -1,11 +1,12 @@
-//! The types that all crates of sshoal share: [`Remote`], handle guards, paths, attributes, errno,
-//! a mutex, the in-place [`task`]s that run operations, and their [`metrics`].
+//! The types that all crates of sshoal share: [`Remote`], handle guards, paths, attributes, entries,
+//! errno, a mutex, the in-place [`task`]s that run operations, and their [`metrics`].
 //!
 //! This crate does no I/O (but [`polling`] reads the load of the machine), and knows neither FUSE
 //! nor SFTP nor ssh.
 #![forbid(unsafe_code)]
 
 pub mod attr;
+pub mod entry;
 pub mod errno;
 pub mod guard;
 pub mod hash;
@@ -27,6 +28,7 @@ pub mod task;
 pub mod watch;
 
 pub use attr::{Attr, AttrChange, ChangeId, FileId, FileKind, InodeAttr, StatVfs, Timestamp};
+pub use entry::{Entry, Ino, LookupResult, Stat};
 pub use errno::{Errno, Result};
 pub use guard::{DirGuard, Guard, OpenGuard, OpenHandle, OwnedDh, OwnedFh};
 pub use hash::stable_hash;

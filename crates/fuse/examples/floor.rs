@@ -10,14 +10,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Data, Errno, FileKind, Result};
+use base::{Attr, Data, Entry, Errno, FileKind, Ino, LookupResult, Result, Stat, Timestamp};
 use bytes::Bytes;
 use fuse::{
-    Attr, AttrReply, Config, Context, Entry, Filesystem, Mount, MountOptions, Open, OpenReply,
-    Opened, Read, Session, Write,
+    Config, Context, Filesystem, Mount, MountOptions, Open, OpenReply, Opened, Read, Session, Write,
 };
 
-const ROOT: u64 = fuse::abi::ROOT_ID;
+const ROOT: u64 = Ino::ROOT.0;
 const FILE: u64 = 2;
 const SIZE: u64 = 512 << 20;
 const TTL: Duration = Duration::from_secs(3600);
@@ -25,23 +24,28 @@ const TTL: Duration = Duration::from_secs(3600);
 /// The content of the largest READ, the same for each.
 struct Floor(Bytes);
 
-fn attr(ino: u64) -> Attr {
-    match ino {
-        ROOT => Attr { perm: 0o755, ..Attr::new(ino, FileKind::Directory) },
-        _ => Attr { perm: 0o666, size: SIZE, ..Attr::new(ino, FileKind::Regular) },
-    }
+fn stat(ino: u64) -> Stat {
+    let (kind, perm, size) = match ino {
+        ROOT => (FileKind::Directory, 0o755, 0),
+        _ => (FileKind::Regular, 0o666, SIZE),
+    };
+    let time = Timestamp::default();
+    let attr = Attr { kind, perm, size, uid: 0, gid: 0, atime: time, mtime: time, inode: None };
+    Stat { number: ino, attr, nlink: 1, ctime: time, ttl: TTL }
 }
 
 impl Filesystem for Floor {
-    async fn lookup(&self, _ctx: &Context, _parent: u64, name: &[u8]) -> Result<Entry> {
+    async fn lookup(&self, _ctx: &Context, _parent: u64, name: &[u8]) -> Result<LookupResult> {
         match name {
-            b"data" => Ok(Entry { ino: FILE, attr: attr(FILE), attr_ttl: TTL, entry_ttl: TTL }),
+            b"data" => {
+                Ok(LookupResult::Found(Entry { ino: Ino(FILE), stat: stat(FILE), ttl: TTL }))
+            }
             _ => Err(Errno::ENOENT),
         }
     }
 
-    async fn getattr(&self, _ctx: &Context, ino: u64) -> Result<AttrReply> {
-        Ok(AttrReply { attr: attr(ino), ttl: TTL })
+    async fn getattr(&self, _ctx: &Context, ino: u64) -> Result<Stat> {
+        Ok(stat(ino))
     }
 
     async fn open(&self, _ctx: &Context, _ino: u64, open: &Open) -> Result<Opened> {

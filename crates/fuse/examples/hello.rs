@@ -10,15 +10,12 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Data, Errno, FileKind, Result};
+use base::{Attr, Data, Entry, Errno, FileKind, Ino, LookupResult, Result, Stat, Timestamp};
 use bytes::Bytes;
-use fuse::{
-    Attr, AttrReply, Config, Context, DirSink, Entry, Filesystem, Mount, MountOptions, Read,
-    Session,
-};
+use fuse::{Config, Context, DirSink, Filesystem, Mount, MountOptions, Read, Session};
 
 /// The root's node id is given by the protocol.
-const ROOT: u64 = fuse::abi::ROOT_ID;
+const ROOT: u64 = Ino::ROOT.0;
 const FILE: u64 = 2;
 const NAME: &[u8] = b"hello";
 const CONTENT: &[u8] = b"Hello, world!\n";
@@ -27,24 +24,27 @@ const TTL: Duration = Duration::from_secs(3600);
 
 struct Hello;
 
-fn attr(ino: u64) -> Attr {
-    match ino {
-        ROOT => Attr { perm: 0o555, nlink: 2, ..Attr::new(ino, FileKind::Directory) },
-        _ => Attr { perm: 0o444, size: CONTENT.len() as u64, ..Attr::new(ino, FileKind::Regular) },
-    }
+fn stat(ino: u64) -> Stat {
+    let (kind, perm, size) = match ino {
+        ROOT => (FileKind::Directory, 0o555, 0),
+        _ => (FileKind::Regular, 0o444, CONTENT.len() as u64),
+    };
+    let time = Timestamp::default();
+    let attr = Attr { kind, perm, size, uid: 0, gid: 0, atime: time, mtime: time, inode: None };
+    Stat { number: ino, attr, nlink: 1, ctime: time, ttl: TTL }
 }
 
 impl Filesystem for Hello {
-    async fn lookup(&self, _ctx: &Context, parent: u64, name: &[u8]) -> Result<Entry> {
+    async fn lookup(&self, _ctx: &Context, parent: u64, name: &[u8]) -> Result<LookupResult> {
         if parent != ROOT || name != NAME {
             return Err(Errno::ENOENT);
         }
         // Lookups would have to be counted here if inodes could be removed.
-        Ok(Entry { ino: FILE, attr: attr(FILE), attr_ttl: TTL, entry_ttl: TTL })
+        Ok(LookupResult::Found(Entry { ino: Ino(FILE), stat: stat(FILE), ttl: TTL }))
     }
 
-    async fn getattr(&self, _ctx: &Context, ino: u64) -> Result<AttrReply> {
-        Ok(AttrReply { attr: attr(ino), ttl: TTL })
+    async fn getattr(&self, _ctx: &Context, ino: u64) -> Result<Stat> {
+        Ok(stat(ino))
     }
 
     async fn read(&self, _ino: u64, read: &Read) -> Result<Data> {

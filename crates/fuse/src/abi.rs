@@ -15,8 +15,6 @@ pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 42;
 /// The oldest supported minor version: that of Linux 5.4.
 pub const MINOR_MIN: u32 = 31;
-/// The node id of the root directory.
-pub const ROOT_ID: u64 = 1;
 /// Length of the header of every request.
 pub const IN_HEADER_SIZE: usize = InHeader::SIZE;
 /// Length of the header of every reply.

@@ -4,10 +4,10 @@
 //! An entry with an invalid name (empty, with `/` or NUL, longer than [`NAME_MAX`]) would make the
 //! kernel reject the whole listing; it is left out and logged.
 
-use base::FileKind;
+use base::{Entry, FileKind, Stat};
 
 use crate::abi::{self, Wire};
-use crate::attr::Entry;
+use crate::attr::entry_out;
 
 /// Longest name in a listing, in bytes: the limit of every supported kernel (`FUSE_NAME_MAX`).
 pub const NAME_MAX: usize = 1024;
@@ -48,7 +48,7 @@ const FIRST_CAPACITY: usize = 32 << 10;
 /// Collects the entries of a listing. That of a READDIRPLUS has names with the result of their
 /// lookup, that of a READDIR has names alone.
 ///
-/// A pushed [`Entry`] with an `ino` **counts as one lookup from the moment of the push**. The session
+/// A pushed [`Entry`] **counts as one lookup from the moment of the push**. The session
 /// forgets those that the kernel does not receive; the file system has nothing to undo.
 #[derive(Debug)]
 pub struct DirSink {
@@ -88,18 +88,15 @@ impl DirSink {
         if !self.has_room(name.len()) {
             return false;
         }
+        let Stat { number, attr, .. } = entry.stat;
         let is_bare = !self.plus || matches!(name, b"." | b"..");
         if is_bare || !acceptable(name) {
-            if entry.ino != 0 {
-                self.refused.push(entry.ino);
-            }
-            return !is_bare || self.push_name(entry.attr.ino, next_offset, entry.attr.kind, name);
+            self.refused.push(entry.ino.0);
+            return !is_bare || self.push_name(number, next_offset, attr.kind, name);
         }
-        if entry.ino != 0 {
-            self.counted.push(entry.ino);
-        }
-        entry.wire().put(&mut self.buffer);
-        put_dirent(&mut self.buffer, entry.attr.ino, next_offset, Some(entry.attr.kind), name);
+        self.counted.push(entry.ino.0);
+        entry_out(entry).put(&mut self.buffer);
+        put_dirent(&mut self.buffer, number, next_offset, Some(attr.kind), name);
         true
     }
 
@@ -148,16 +145,15 @@ impl DirSink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attr::Attr;
+    use base::{Attr, Ino, Timestamp};
     use std::time::Duration;
 
     fn entry(ino: u64) -> Entry {
-        Entry {
-            ino,
-            attr: Attr::new(ino + 100, FileKind::Regular),
-            attr_ttl: Duration::ZERO,
-            entry_ttl: Duration::ZERO,
-        }
+        let (kind, time, ttl) = (FileKind::Regular, Timestamp::default(), Duration::ZERO);
+        let attr =
+            Attr { kind, perm: 0, size: 0, uid: 0, gid: 0, atime: time, mtime: time, inode: None };
+        let stat = Stat { number: ino + 100, attr, nlink: 1, ctime: time, ttl };
+        Entry { ino: Ino(ino), stat, ttl }
     }
 
     #[test]
@@ -191,13 +187,13 @@ mod tests {
             assert!(sink.push_name(1, 1, FileKind::Directory, b"."));
             assert!(sink.push(&entry(5), 2, b"five"));
             assert!(sink.push(&entry(7), 5, b"a/b"));
-            assert!(sink.push(&entry(0), 3, b"zero"));
+            assert!(sink.push(&entry(8), 3, b"zero"));
             assert!(!sink.has_room(4));
             assert!(!sink.push(&entry(6), 4, b"none"));
             sink
         };
         assert_eq!(full().owed_forgets(true), [7]);
-        assert_eq!(full().owed_forgets(false), [7, 5]);
+        assert_eq!(full().owed_forgets(false), [7, 5, 8]);
         assert_eq!(full().bytes().len(), 3 * 160);
     }
 

@@ -36,13 +36,13 @@
 use std::future::Future;
 use std::time::Duration;
 
-use base::{Data, Errno, Result};
+use base::{Data, Entry, Errno, LockKind, LockRange, LookupResult, Result, Stat, StatVfs};
 use bytes::Bytes;
 
-use crate::attr::{AttrReply, Entry, SetAttr, Statfs, StatxReply};
+use crate::attr::SetAttr;
 use crate::directory::DirSink;
 use crate::open::Opened;
-use crate::operation::{Context, CopyFileRange, Create, Lock, LockRequest, Open, Read, Write};
+use crate::operation::{Context, CopyFileRange, Create, LockRequest, Open, Read, Write};
 use crate::session::{Finished, Started};
 
 /// Operations that return `ENOSYS` unless they are implemented.
@@ -117,24 +117,30 @@ pub trait Filesystem: Send + Sync + 'static {
         std::future::ready(Ok(()))
     }
 
-    /// Statistics of the file system. By default [`Statfs::default`].
-    fn statfs(&self, ino: u64) -> impl Future<Output = Result<Statfs>> + Send {
-        std::future::ready(Ok(Statfs::default()))
+    /// Statistics of the file system. By default none; names have up to 255 bytes.
+    fn statfs(&self, ino: u64) -> impl Future<Output = Result<StatVfs>> + Send {
+        let (block_size, fragment_size, name_max) = (512, 512, 255);
+        std::future::ready(Ok(StatVfs {
+            block_size,
+            fragment_size,
+            name_max,
+            ..StatVfs::default()
+        }))
     }
 
     operations! {
-        /// Looks up a name. A name that does not exist is `ENOENT`, or an [`Entry::negative`] that
-        /// the kernel caches.
-        fn lookup(ctx: &Context, parent: u64, name: &[u8]) -> Entry;
+        /// Looks up a name. A name that does not exist is `ENOENT`, or [`LookupResult::Absent`],
+        /// which the kernel caches.
+        fn lookup(ctx: &Context, parent: u64, name: &[u8]) -> LookupResult;
 
         /// Attributes.
-        fn getattr(ctx: &Context, ino: u64) -> AttrReply;
+        fn getattr(ctx: &Context, ino: u64) -> Stat;
 
         /// Changes the given attributes and returns the new ones.
-        fn setattr(ctx: &Context, ino: u64, change: &SetAttr) -> AttrReply;
+        fn setattr(ctx: &Context, ino: u64, change: &SetAttr) -> Stat;
 
-        /// Attributes with the time of birth.
-        fn statx(ino: u64) -> StatxReply;
+        /// Attributes, for a caller that may want the time of birth.
+        fn statx(ino: u64) -> Stat;
 
         /// The target of a symbolic link.
         fn readlink(ino: u64) -> Vec<u8>;
@@ -142,14 +148,15 @@ pub trait Filesystem: Send + Sync + 'static {
         /// Creates a symbolic link.
         fn symlink(parent: u64, name: &[u8], target: &[u8]) -> Entry;
 
-        /// Creates a file or a node. `mode` is file type and permissions, before the umask.
+        /// Creates a file or a node. `mode` is file type and permissions, before the umask;
+        /// `device` is major and minor number.
         fn mknod(
             ctx: &Context,
             parent: u64,
             name: &[u8],
             mode: u32,
             umask: u32,
-            rdev: u32
+            device: (u32, u32)
         ) -> Entry;
 
         /// Creates a directory. `mode` is that before the umask.
@@ -216,10 +223,9 @@ pub trait Filesystem: Send + Sync + 'static {
         /// `default_permissions`.
         fn access(ino: u64, mask: u32) -> ();
 
-        /// A lock that conflicts with the requested one, or the requested one with
-        /// [`LockKind::Unlock`](crate::LockKind::Unlock). Only with
+        /// A lock that conflicts with the requested one, if there is one. Only with
         /// [`Config::posix_locks`](crate::Config::posix_locks).
-        fn getlk(request: &LockRequest) -> Lock;
+        fn getlk(request: &LockRequest) -> Option<(LockRange, LockKind)>;
 
         /// Sets a lock. On a conflict waits if requested, otherwise returns `EAGAIN`. Only with
         /// [`Config::posix_locks`](crate::Config::posix_locks) or

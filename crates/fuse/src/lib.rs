@@ -45,9 +45,7 @@ mod ring;
 mod session;
 
 pub use apart::spawn_apart;
-pub use attr::{
-    Attr, AttrReply, Entry, SetAttr, SetTime, Statfs, StatxReply, decode_device, encode_device,
-};
+pub use attr::{SetAttr, SetTime};
 pub use caller::Caller;
 pub use channel::{Channel, Device};
 pub use directory::{DirSink, NAME_MAX};
@@ -57,8 +55,7 @@ pub use mount::{AccessTime, Mount, MountOptions, Visibility, unmount};
 pub use notify::Notifier;
 pub use open::{OpenReply, Opened};
 pub use operation::{
-    Context, CopyFileRange, Create, ForgetItems, Init, Lock, LockKind, LockRequest, Open,
-    Operation, Read, Write,
+    Context, CopyFileRange, Create, ForgetItems, Init, LockRequest, Open, Operation, Read, Write,
 };
 pub use passthrough::{BackingId, Passthrough};
 pub use ring::DEFAULT_DEPTH;

@@ -1,5 +1,7 @@
 //! The kernel's requests as typed values, created by [`request`](crate::request).
 
+use base::{LockKind, LockOwner, LockRange};
+
 use crate::attr::SetAttr;
 
 /// The caller and number of a request.
@@ -65,41 +67,17 @@ pub struct Write {
     pub kill_suidgid: bool,
 }
 
-/// Type of a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LockKind {
-    /// `F_RDLCK`
-    Read,
-    /// `F_WRLCK`
-    Write,
-    /// `F_UNLCK`
-    Unlock,
-}
-
-/// A range of a file and its lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lock {
-    /// First byte.
-    pub start: u64,
-    /// Last byte, inclusive; `i64::MAX` for the end of the file.
-    pub end: u64,
-    /// Type.
-    pub kind: LockKind,
-    /// The process that requests or holds the lock.
-    pub pid: u32,
-}
-
 /// A lock to set or to test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LockRequest {
     /// The open file.
     pub fh: u64,
-    /// The lock's owner: locks of one owner do not conflict.
-    pub owner: u64,
-    /// The lock.
-    pub lock: Lock,
-    /// From `flock(2)`, not from `fcntl(2)`.
-    pub flock: bool,
+    /// The lock's owner.
+    pub owner: LockOwner,
+    /// The bytes; `None` for an invalid range.
+    pub range: Option<LockRange>,
+    /// Type; `None` to unlock.
+    pub kind: Option<LockKind>,
     /// The caller waits for the lock.
     pub wait: bool,
 }

@@ -4,14 +4,13 @@
 //! The kernel is trusted not to be malicious, but may disagree with this crate on a length: a
 //! request that does not match is [`Malformed`], and the session answers it with an error.
 
-use base::Timestamp;
+use base::{LockFamily, LockKind, LockOwner, LockRange, Timestamp};
 
 use crate::abi::flags::{self, setattr};
 use crate::abi::{self, InHeader, Wire, opcode};
 use crate::attr::{SetAttr, SetTime};
 use crate::operation::{
-    CopyFileRange, Create, ForgetItems, Init, Lock, LockKind, LockRequest, Open, Operation, Read,
-    Write,
+    CopyFileRange, Create, ForgetItems, Init, LockRequest, Open, Operation, Read, Write,
 };
 
 /// Offset of the data in a WRITE request.
@@ -249,18 +248,17 @@ impl<'a> Body<'a> {
     fn lock(&mut self, wait: bool) -> Option<LockRequest> {
         let wire: abi::LkIn = self.take()?;
         let kind = match i32::try_from(wire.lk.type_).ok()? {
-            libc::F_RDLCK => LockKind::Read,
-            libc::F_WRLCK => LockKind::Write,
-            libc::F_UNLCK => LockKind::Unlock,
+            libc::F_RDLCK => Some(LockKind::Read),
+            libc::F_WRLCK => Some(LockKind::Write),
+            libc::F_UNLCK => None,
             _ => return None,
         };
-        Some(LockRequest {
-            fh: wire.fh,
-            owner: wire.owner,
-            lock: Lock { start: wire.lk.start, end: wire.lk.end, kind, pid: wire.lk.pid },
-            flock: wire.lk_flags & flags::LK_FLOCK != 0,
-            wait,
-        })
+        let (family, range) = match wire.lk_flags & flags::LK_FLOCK != 0 {
+            true => (LockFamily::Flock, Some(LockRange::WHOLE)),
+            false => (LockFamily::Posix, LockRange::new(wire.lk.start, wire.lk.end)),
+        };
+        let owner = LockOwner { family, number: wire.owner };
+        Some(LockRequest { fh: wire.fh, owner, range, kind, wait })
     }
 
     fn create(&mut self) -> Option<Create> {

@@ -10,12 +10,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::{
-    Access, Allocation, AttrChange, Data, Errno, FileKind, LockFamily, LockKind, LockOwner,
-    LockRange, Name, OnDrop, RenameMode, Result, Seek, SetXattr,
+    Access, Allocation, AttrChange, Data, Entry, Errno, FileKind, Ino, LockKind, LockRange,
+    LookupResult, Name, OnDrop, RenameMode, Result, Seek, SetXattr, Stat, StatVfs,
 };
 use bytes::Bytes;
 use fuse::{Caller, Context, Create, DirSink, LockRequest, Open, SetTime};
-use vfs::{EntrySink, Eviction, Handle, Ino, ListedEntry, LookupResult, OpenRequest, Stat, Vfs};
+use vfs::{EntrySink, Eviction, Handle, ListedEntry, OpenRequest, Vfs};
 
 use crate::attributes::{Attribute, Attributes, digest_value};
 use crate::inotify::Repeater;
@@ -23,11 +23,6 @@ use crate::open_modes::no_open::NoOpen;
 use crate::open_modes::passthrough::{Passthrough, Verdict};
 use crate::profile::recorder::Recorder;
 use ending::Ending;
-
-/// `st_blksize`: how much `cat`, `cp` and stdio read at a time. The size of a request of the
-/// kernel's usual readahead, so that programs that bypass the page cache do not request single
-/// pages.
-const BLOCK_SIZE: u32 = 128 << 10;
 
 /// Returns for how long a server has been silent while calls wait for it.
 pub type Silence = Box<dyn Fn() -> Duration + Send + Sync>;
@@ -207,40 +202,6 @@ fn never_enosys<T>(result: Result<T>) -> Result<T> {
     result.map_err(|errno| if errno == Errno::ENOSYS { Errno::EOPNOTSUPP } else { errno })
 }
 
-/// Attributes for the kernel.
-pub fn attr(stat: &Stat) -> fuse::Attr {
-    let Stat { number, attr, nlink, ctime, .. } = *stat;
-    fuse::Attr {
-        ino: number,
-        kind: attr.kind,
-        perm: attr.perm,
-        nlink,
-        uid: attr.uid,
-        gid: attr.gid,
-        rdev: attr.inode.map_or(0, |inode| fuse::encode_device(inode.rdev)),
-        size: attr.size,
-        blocks: attr.inode.map_or(attr.size.div_ceil(512), |inode| inode.blocks),
-        blksize: BLOCK_SIZE,
-        atime: attr.atime,
-        mtime: attr.mtime,
-        ctime,
-    }
-}
-
-fn attr_reply(stat: &Stat) -> fuse::AttrReply {
-    fuse::AttrReply { attr: attr(stat), ttl: stat.ttl }
-}
-
-/// A name for the kernel.
-pub fn entry(entry: &vfs::Entry) -> fuse::Entry {
-    fuse::Entry {
-        ino: entry.ino.0,
-        attr: attr(&entry.stat),
-        attr_ttl: entry.stat.ttl,
-        entry_ttl: entry.ttl,
-    }
-}
-
 fn open_request(flags: i32) -> OpenRequest {
     let access = match flags & libc::O_ACCMODE {
         libc::O_RDONLY => Access::Read,
@@ -256,21 +217,6 @@ fn open_request(flags: i32) -> OpenRequest {
         // Includes the bit of O_DSYNC.
         sync: flags & libc::O_SYNC != 0,
     }
-}
-
-/// The owner, the range and the kind of a lock; no kind for an unlock.
-fn lock(request: &LockRequest) -> Result<(LockOwner, LockRange, Option<LockKind>)> {
-    let family = if request.flock { LockFamily::Flock } else { LockFamily::Posix };
-    let range = match family {
-        LockFamily::Flock => Some(LockRange::WHOLE),
-        LockFamily::Posix => LockRange::new(request.lock.start, request.lock.end),
-    };
-    let kind = match request.lock.kind {
-        fuse::LockKind::Read => Some(LockKind::Read),
-        fuse::LockKind::Write => Some(LockKind::Write),
-        fuse::LockKind::Unlock => None,
-    };
-    Ok((LockOwner { family, number: request.owner }, range.ok_or(Errno::EINVAL)?, kind))
 }
 
 /// The server has no locks any more: another program serves the new connection.
@@ -299,7 +245,7 @@ impl EntrySink for Sink<'_> {
     fn push(&mut self, listed: ListedEntry<'_>) {
         let ListedEntry { name, number, kind, next_offset, entry: found } = listed;
         let fitted = match &found {
-            Some(found) => self.0.push(&entry(found), next_offset, name),
+            Some(found) => self.0.push(found, next_offset, name),
             None => self.0.push_name(number, next_offset, kind, name),
         };
         debug_assert!(fitted, "there was room for it");
@@ -409,14 +355,13 @@ impl fuse::Filesystem for Adapter {
         self.recorder.record(finished, path);
     }
 
-    async fn lookup(&self, ctx: &Context, parent: u64, name: &[u8]) -> Result<fuse::Entry> {
+    async fn lookup(&self, ctx: &Context, parent: u64, name: &[u8]) -> Result<LookupResult> {
         if let Some(answer) = self.repeated(|it| it.lookup(&self.vfs, ctx, parent, name)) {
-            return answer;
+            return answer.map(LookupResult::Found);
         }
         match self.vfs.lookup(Ino(parent), name).await? {
-            LookupResult::Found(found) => Ok(entry(&found)),
             LookupResult::Absent(ttl) if ttl.is_zero() => Err(Errno::ENOENT),
-            LookupResult::Absent(ttl) => Ok(fuse::Entry::negative(ttl)),
+            result => Ok(result),
         }
     }
 
@@ -427,30 +372,23 @@ impl fuse::Filesystem for Adapter {
         self.vfs.forget(Ino(ino), count);
     }
 
-    async fn getattr(&self, ctx: &Context, ino: u64) -> Result<fuse::AttrReply> {
+    async fn getattr(&self, ctx: &Context, ino: u64) -> Result<Stat> {
         if let Some(answer) = self.repeated(|it| it.getattr(&self.vfs, ctx, ino)) {
             return answer;
         }
-        Ok(attr_reply(&self.vfs.getattr(Ino(ino)).await?))
+        self.vfs.getattr(Ino(ino)).await
     }
 
     /// The kernel requests the time of birth with these; if no file has one, never again.
-    async fn statx(&self, ino: u64) -> Result<fuse::StatxReply> {
+    async fn statx(&self, ino: u64) -> Result<Stat> {
         let stat = self.vfs.getattr(Ino(ino)).await?;
         if stat.attr.inode.is_none() && !self.vfs.is_union() {
             return Err(Errno::ENOSYS);
         }
-        let btime = stat.attr.id().and_then(|id| id.btime);
-        let (attr, ttl) = (attr(&stat), stat.ttl);
-        Ok(fuse::StatxReply { attr, btime, ttl })
+        Ok(stat)
     }
 
-    async fn setattr(
-        &self,
-        ctx: &Context,
-        ino: u64,
-        change: &fuse::SetAttr,
-    ) -> Result<fuse::AttrReply> {
+    async fn setattr(&self, ctx: &Context, ino: u64, change: &fuse::SetAttr) -> Result<Stat> {
         if let Some(answer) = self.repeated(|it| it.setattr(&self.vfs, ctx, ino)) {
             return answer;
         }
@@ -472,15 +410,15 @@ impl fuse::Filesystem for Adapter {
             mtime: change.mtime.map(set_time),
             touch: matches!(times, (Some(SetTime::Now), Some(SetTime::Now))),
         };
-        Ok(attr_reply(&self.vfs.setattr(Ino(ino), change, handle).await?))
+        self.vfs.setattr(Ino(ino), change, handle).await
     }
 
     async fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
         self.vfs.readlink(Ino(ino)).await
     }
 
-    async fn symlink(&self, parent: u64, name: &[u8], target: &[u8]) -> Result<fuse::Entry> {
-        Ok(entry(&self.vfs.symlink(Ino(parent), name, target).await?))
+    async fn symlink(&self, parent: u64, name: &[u8], target: &[u8]) -> Result<Entry> {
+        self.vfs.symlink(Ino(parent), name, target).await
     }
 
     async fn mknod(
@@ -490,8 +428,8 @@ impl fuse::Filesystem for Adapter {
         name: &[u8],
         mode: u32,
         umask: u32,
-        rdev: u32,
-    ) -> Result<fuse::Entry> {
+        device: (u32, u32),
+    ) -> Result<Entry> {
         if let Some(answer) = self.repeated(|it| it.create(&self.vfs, ctx, parent, name, false)) {
             return answer;
         }
@@ -499,9 +437,8 @@ impl fuse::Filesystem for Adapter {
             0 => FileKind::Regular,
             _ => FileKind::from_mode(mode).ok_or(Errno::EINVAL)?,
         };
-        let device = fuse::decode_device(rdev);
         let perm = self.vfs.perm_of_new(Ino(parent), mode & 0o7777, umask).await;
-        Ok(entry(&self.vfs.mknod(Ino(parent), name, kind, perm, device).await?))
+        self.vfs.mknod(Ino(parent), name, kind, perm, device).await
     }
 
     async fn mkdir(
@@ -511,12 +448,12 @@ impl fuse::Filesystem for Adapter {
         name: &[u8],
         mode: u32,
         umask: u32,
-    ) -> Result<fuse::Entry> {
+    ) -> Result<Entry> {
         if let Some(answer) = self.repeated(|it| it.create(&self.vfs, ctx, parent, name, true)) {
             return answer;
         }
         let perm = self.vfs.perm_of_new(Ino(parent), mode & 0o7777, umask).await;
-        Ok(entry(&self.vfs.mkdir(Ino(parent), name, perm).await?))
+        self.vfs.mkdir(Ino(parent), name, perm).await
     }
 
     async fn unlink(&self, ctx: &Context, parent: u64, name: &[u8]) -> Result<()> {
@@ -555,8 +492,8 @@ impl fuse::Filesystem for Adapter {
         self.vfs.rename((Ino(parent), name), (Ino(new_parent), new_name), mode).await
     }
 
-    async fn link(&self, ino: u64, new_parent: u64, new_name: &[u8]) -> Result<fuse::Entry> {
-        Ok(entry(&self.vfs.link(Ino(ino), Ino(new_parent), new_name).await?))
+    async fn link(&self, ino: u64, new_parent: u64, new_name: &[u8]) -> Result<Entry> {
+        self.vfs.link(Ino(ino), Ino(new_parent), new_name).await
     }
 
     async fn open(&self, ctx: &Context, ino: u64, open: &Open) -> Result<fuse::Opened> {
@@ -589,7 +526,7 @@ impl fuse::Filesystem for Adapter {
         parent: u64,
         name: &[u8],
         create: &Create,
-    ) -> Result<(fuse::Entry, fuse::Opened)> {
+    ) -> Result<(Entry, fuse::Opened)> {
         let request = open_request(create.flags);
         let exclusive = create.flags & libc::O_EXCL != 0;
         let perm = self.vfs.perm_of_new(Ino(parent), create.mode & 0o7777, create.umask).await;
@@ -603,7 +540,7 @@ impl fuse::Filesystem for Adapter {
             std::mem::forget(undo);
         }
         let opened = self.opened(made.ino.0, file).inspect_err(|_| self.vfs.forget(made.ino, 1))?;
-        Ok((entry(&made), opened))
+        Ok((made, opened))
     }
 
     async fn read(&self, ino: u64, read: &fuse::Read) -> Result<Data> {
@@ -688,19 +625,8 @@ impl fuse::Filesystem for Adapter {
         self.vfs.fsyncdir(Ino(ino)).await
     }
 
-    async fn statfs(&self, ino: u64) -> Result<fuse::Statfs> {
-        let figures = self.vfs.statfs(Ino(ino)).await?;
-        let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
-        Ok(fuse::Statfs {
-            blocks: figures.blocks,
-            blocks_free: figures.blocks_free,
-            blocks_available: figures.blocks_available,
-            files: figures.files,
-            files_free: figures.files_free,
-            block_size: small(figures.block_size),
-            fragment_size: small(figures.fragment_size),
-            name_max: small(figures.name_max),
-        })
+    async fn statfs(&self, ino: u64) -> Result<StatVfs> {
+        self.vfs.statfs(Ino(ino)).await
     }
 
     async fn getxattr(&self, ino: u64, name: &[u8], size: u32) -> Result<Vec<u8>> {
@@ -722,31 +648,18 @@ impl fuse::Filesystem for Adapter {
         }
     }
 
-    async fn getlk(&self, request: &LockRequest) -> Result<fuse::Lock> {
-        let (owner, range, kind) = lock(request)?;
-        let found = match kind {
-            Some(kind) => self.vfs.test_lock(Handle(request.fh), owner, range, kind).await,
-            None => Err(Errno::EINVAL),
-        };
-        let free = fuse::Lock { kind: fuse::LockKind::Unlock, ..request.lock };
-        Ok(found.map_err(no_locks)?.map_or(free, |(range, kind)| fuse::Lock {
-            start: range.start(),
-            end: range.last(),
-            kind: match kind {
-                LockKind::Read => fuse::LockKind::Read,
-                LockKind::Write => fuse::LockKind::Write,
-            },
-            // Of another machine, or not known.
-            pid: 0,
-        }))
+    async fn getlk(&self, request: &LockRequest) -> Result<Option<(LockRange, LockKind)>> {
+        let (range, kind) = request.range.zip(request.kind).ok_or(Errno::EINVAL)?;
+        let handle = Handle(request.fh);
+        self.vfs.test_lock(handle, request.owner, range, kind).await.map_err(no_locks)
     }
 
     async fn setlk(&self, request: &LockRequest) -> Result<()> {
-        let (owner, range, kind) = lock(request)?;
-        let handle = Handle(request.fh);
+        let LockRequest { fh, owner, range, kind, wait } = *request;
+        let range = range.ok_or(Errno::EINVAL)?;
         let done = match kind {
-            Some(kind) => self.vfs.lock(handle, owner, range, kind, request.wait).await,
-            None => self.vfs.unlock(handle, owner, range).await,
+            Some(kind) => self.vfs.lock(Handle(fh), owner, range, kind, wait).await,
+            None => self.vfs.unlock(Handle(fh), owner, range).await,
         };
         done.map_err(no_locks)
     }

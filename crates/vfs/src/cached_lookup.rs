@@ -5,11 +5,11 @@ use std::sync::Arc;
 use base::{Attr, Name, Result};
 use tokio::time::Instant;
 
+use crate::LookupResult;
 use crate::cover::MAX_AGE;
 use crate::dir_cache::Lookup;
 use crate::directory::differs;
 use crate::inode::Inode;
-use crate::lookup::LookupResult;
 use crate::tree::{RequestStamp, Tree};
 use crate::{Ino, Vfs};
 

@@ -65,15 +65,15 @@ use std::ops::Deref;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use base::{Attr, AttrChange, Errno, Name, Remote, Result, Timestamp};
+use base::{AttrChange, Errno, Name, Remote, Result};
 use tokio::time::Instant;
 
+pub use base::{Entry, Ino, LookupResult, Stat};
 pub use config::{Config, Consistency, IdMap, Links, PageCache, Prefetch, Shown, Timeout};
 pub use directory::{DirHandle, EntrySink, ListedEntry};
 pub use flush::Caller;
 pub use invalidate::{Eviction, Invalidate};
 pub use links::relative_target;
-pub use lookup::LookupResult;
 pub use open::{OpenRequest, Opened};
 pub use repeat::{ForeignChange, Repeat};
 pub use stats::{Counters, Stats};
@@ -84,47 +84,9 @@ use inode::Inode;
 use shared::Shared;
 use tree::ChangeCounter;
 
-/// FUSE's node id: the kernel's name for an inode. Never reused during a mount, unlike the inode
-/// number that users see ([`Stat::number`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Ino(pub u64);
-
-impl Ino {
-    /// The root of the mount.
-    pub const ROOT: Ino = Ino(1);
-}
-
 /// The kernel's name for an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Handle(pub u64);
-
-/// Attributes as an application sees them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stat {
-    /// `st_ino`.
-    pub number: u64,
-    /// Owners mapped to local ids, times as precise as they are known.
-    pub attr: Attr,
-    /// `st_nlink`: the remote's, if it is known; otherwise links made through this mount, and 1 for
-    /// directories, which means unknown.
-    pub nlink: u32,
-    /// `st_ctime`: the remote's, if it is known; otherwise the last change made through this mount,
-    /// or `mtime`.
-    pub ctime: Timestamp,
-    /// How long the kernel may cache these attributes.
-    pub ttl: Duration,
-}
-
-/// A name that exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// Its inode, of which one lookup has been counted.
-    pub ino: Ino,
-    /// Its attributes.
-    pub stat: Stat,
-    /// How long the kernel may cache that the name leads to this inode.
-    pub ttl: Duration,
-}
 
 /// How long operations on the root wait for the server. umount(8), `df` and a listing of the parent
 /// directory send them, and must not hang while the server is unreachable.

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::inode::{Inode, Validator};
 use crate::tree::RequestStamp;
-use crate::{Entry, Ino, Vfs, name};
+use crate::{Entry, Ino, LookupResult, Vfs, name};
 
 /// Attempts of a request whose names were changed locally meanwhile. The kernel excludes changes
 /// and lookups of one directory from each other, except for revalidations.
@@ -17,15 +17,6 @@ pub(crate) const MAX_ATTEMPTS: usize = 8;
 /// Comparisons of a name with an open handle while the file behind either keeps changing. Both
 /// requests are in flight together, so a file has to change within microseconds to look like two.
 pub(crate) const MAX_COMPARISONS: usize = 3;
-
-/// The result of a lookup.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LookupResult {
-    /// The name exists.
-    Found(Entry),
-    /// The name is absent, and the kernel may cache that for this long.
-    Absent(Duration),
-}
 
 /// An answer to a lookup.
 enum Answer {

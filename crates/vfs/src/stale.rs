@@ -17,9 +17,9 @@ use std::time::Duration;
 
 use base::{Attr, Name, Result};
 
+use crate::LookupResult;
 use crate::dir_cache::{CachedListing, FullListing, Lookup};
 use crate::inode::Inode;
-use crate::lookup::LookupResult;
 use crate::shared::Shared;
 use crate::{Ino, Vfs};
 

@@ -47,16 +47,12 @@ pub mod fopen {
     pub const PASSTHROUGH: u32 = 1 << 7;
 }
 
-/// `fuse_getattr_in.getattr_flags`: `fh` is valid.
-pub const GETATTR_FH: u32 = 1 << 0;
 /// `fuse_open_in.open_flags`: clear set-user-ID and set-group-ID bits.
 pub const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 /// `fuse_write_in.write_flags`: from the page cache, `fh` is a guess.
 pub const WRITE_CACHE: u32 = 1 << 0;
 /// `fuse_write_in.write_flags`: clear set-user-ID and set-group-ID bits.
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// `fuse_fsync_in.fsync_flags`: data only.
-pub const FSYNC_FDATASYNC: u32 = 1 << 0;
 /// `fuse_lk_in.lk_flags`: a `flock` lock, not a POSIX one.
 pub const LK_FLOCK: u32 = 1 << 0;
 /// `fuse_notify_inval_entry_out.flags`: expire the name and do not drop it (since 7.38, Linux 6.2).

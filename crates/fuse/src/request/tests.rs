@@ -153,12 +153,19 @@ fn locks_have_one_of_three_kinds() {
         lk_flags: flags::LK_FLOCK,
         padding: 0,
     };
-    let lock = Lock { start: 3, end: 4, kind: LockKind::Write, pid: 5 };
-    let expected = LockRequest { fh: 1, owner: 2, lock, flock: true, wait: true };
+    let owner = LockOwner { family: LockFamily::Flock, number: 2 };
+    let (range, kind) = (Some(LockRange::WHOLE), Some(LockKind::Write));
+    let expected = LockRequest { fh: 1, owner, range, kind, wait: true };
     parsed(opcode::SETLKW, &body(wire, b""), Operation::Setlk(expected));
     let expected = LockRequest { wait: false, ..expected };
     parsed(opcode::SETLK, &body(wire, b""), Operation::Setlk(expected));
     parsed(opcode::GETLK, &body(wire, b""), Operation::Getlk(expected));
+    let owner = LockOwner { family: LockFamily::Posix, number: 2 };
+    for (end, range) in [(4, LockRange::new(3, 4)), (2, None)] {
+        wire = abi::LkIn { lk: abi::FileLock { end, ..wire.lk }, lk_flags: 0, ..wire };
+        let expected = LockRequest { owner, range, ..expected };
+        parsed(opcode::SETLK, &body(wire, b""), Operation::Setlk(expected));
+    }
     wire.lk.type_ = 17;
     malformed(opcode::SETLK, &body(wire, b""));
 }

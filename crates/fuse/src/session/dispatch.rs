@@ -16,7 +16,7 @@ use super::origin::Origin;
 use super::reply::Reply;
 use crate::abi::{self, opcode};
 use crate::filesystem::Filesystem;
-use crate::operation::{Context, LockKind, Operation};
+use crate::operation::{Context, Operation};
 use crate::request::{Malformed, Request, WRITE_DATA_OFFSET};
 
 /// Requests on an open file: their caller was checked at the open, as in libfuse. So with
@@ -155,7 +155,7 @@ fn is_new(operation: &Operation<'_>, header: &abi::InHeader) -> bool {
 
 /// Whether a request may wait for the owner of a lock.
 fn is_lock(operation: &Operation<'_>) -> bool {
-    matches!(operation, Operation::Setlk(lock) if lock.lock.kind != LockKind::Unlock)
+    matches!(operation, Operation::Setlk(lock) if lock.kind.is_some())
 }
 
 /// Runs code of the file system that has no reply to report a panic.

@@ -17,7 +17,7 @@ use super::Inner;
 use super::dispatch::guarded;
 use crate::caller::signals::Signals;
 use crate::filesystem::Filesystem;
-use crate::operation::{LockKind, LockRequest, Operation};
+use crate::operation::{LockRequest, Operation};
 
 /// Time between two checks of a caller. A check costs some 20 us; a killed process has to be freed
 /// within a second.
@@ -47,9 +47,7 @@ impl Policy {
         match operation {
             Operation::Setlk(LockRequest { wait: true, .. }) => Policy::Lock,
             // A dropped one leaves the locks as they were.
-            Operation::Setlk(LockRequest { lock, .. }) if lock.kind != LockKind::Unlock => {
-                Policy::Repeatable
-            }
+            Operation::Setlk(LockRequest { kind: Some(_), .. }) => Policy::Repeatable,
             Operation::Release { .. } | Operation::Releasedir { .. } => Policy::Uninterruptible,
             Operation::Open(open) if open.flags & libc::O_TRUNC == 0 && !open.kill_suidgid => {
                 Policy::Repeatable
@@ -186,7 +184,8 @@ async fn examine<F: Filesystem>(session: Weak<Inner<F>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::operation::{Create, Lock, Open, Write};
+    use crate::operation::{Create, Open, Write};
+    use base::{LockFamily, LockKind, LockOwner, LockRange};
 
     #[test]
     fn what_a_signal_does_depends_on_the_signal_the_server_and_the_operation() {
@@ -229,12 +228,13 @@ mod tests {
         assert_eq!(write(libc::O_WRONLY | libc::O_APPEND, false), Policy::Changing);
         assert_eq!(write(libc::O_RDWR, true), Policy::Changing);
         let lock = |kind, wait| {
-            let lock = Lock { start: 0, end: 1, kind, pid: 1 };
-            Policy::of(&Operation::Setlk(LockRequest { fh: 1, owner: 1, lock, flock: false, wait }))
+            let owner = LockOwner { family: LockFamily::Posix, number: 1 };
+            let range = LockRange::new(0, 1);
+            Policy::of(&Operation::Setlk(LockRequest { fh: 1, owner, range, kind, wait }))
         };
-        assert_eq!(lock(LockKind::Write, true), Policy::Lock);
-        assert_eq!(lock(LockKind::Read, false), Policy::Repeatable);
-        assert_eq!(lock(LockKind::Unlock, false), Policy::Changing);
+        assert_eq!(lock(Some(LockKind::Write), true), Policy::Lock);
+        assert_eq!(lock(Some(LockKind::Read), false), Policy::Repeatable);
+        assert_eq!(lock(None, false), Policy::Changing);
         let create = Create { flags: libc::O_RDWR, mode: 0, umask: 0, kill_suidgid: false };
         let name = b"name";
         for (operation, policy) in [

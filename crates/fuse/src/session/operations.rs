@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use base::Errno;
+use base::{Errno, LockKind, LockRange};
 
 use super::Inner;
 use super::accounting::Call;
 use super::reply::Listing;
 use crate::abi::{self, opcode};
+use crate::attr::{decode_device, getattr_out, statfs_out, statx_out};
 use crate::filesystem::Filesystem;
-use crate::operation::{Context, Lock, LockKind, Operation};
+use crate::operation::{Context, LockRequest, Operation};
 
 impl<F: Filesystem> Inner<F> {
     /// Starts an operation of the file system on `ino`, which is the parent if the operation has a
@@ -35,12 +36,12 @@ impl<F: Filesystem> Inner<F> {
             }};
         }
         match operation {
-            Operation::Lookup { name } => run!([name] lookup(&ctx, ino, &name) => entry()),
-            Operation::Getattr => run!(getattr(&ctx, ino) => wire(|reply| reply.wire())),
+            Operation::Lookup { name } => run!([name] lookup(&ctx, ino, &name) => found()),
+            Operation::Getattr => run!(getattr(&ctx, ino) => wire(getattr_out)),
             Operation::Setattr { change } => {
-                run!(setattr(&ctx, ino, &change) => wire(|reply| reply.wire()))
+                run!(setattr(&ctx, ino, &change) => wire(getattr_out))
             }
-            Operation::Statx => run!(statx(ino) => wire(|reply| reply.wire())),
+            Operation::Statx => run!(statx(ino) => wire(statx_out)),
             Operation::Readlink => {
                 self.run(&ctx, call, move |reply| async move {
                     match reply.filesystem().readlink(ino).await {
@@ -53,7 +54,8 @@ impl<F: Filesystem> Inner<F> {
                 run!([name, target] symlink(ino, &name, &target) => entry())
             }
             Operation::Mknod { name, mode, umask, rdev } => {
-                run!([name] mknod(&ctx, ino, &name, mode, umask, rdev) => entry())
+                let device = decode_device(rdev);
+                run!([name] mknod(&ctx, ino, &name, mode, umask, device) => entry())
             }
             Operation::Mkdir { name, mode, umask } => {
                 run!([name] mkdir(&ctx, ino, &name, mode, umask) => entry())
@@ -88,7 +90,7 @@ impl<F: Filesystem> Inner<F> {
             }
             Operation::Releasedir { fh } => run!(releasedir(fh) => empty()),
             Operation::Fsyncdir => run!(fsyncdir(ino) => empty()),
-            Operation::Statfs => run!(statfs(ino) => wire(|figures| figures.wire())),
+            Operation::Statfs => run!(statfs(ino) => wire(|figures| statfs_out(&figures))),
             Operation::Setxattr { name, value, flags } => {
                 run!([name, value] setxattr(ino, &name, &value, flags) => empty())
             }
@@ -98,7 +100,7 @@ impl<F: Filesystem> Inner<F> {
             Operation::Listxattr { size } => run!(listxattr(ino) => xattr(size)),
             Operation::Removexattr { name } => run!([name] removexattr(ino, &name) => empty()),
             Operation::Access { mask } => run!(access(ino, mask) => empty()),
-            Operation::Getlk(lock) => run!(getlk(&lock) => wire(|lock| lock_out(&lock))),
+            Operation::Getlk(lock) => run!(getlk(&lock) => wire(|found| lock_out(&lock, found))),
             Operation::Setlk(lock) => run!(setlk(&lock) => empty()),
             Operation::Fallocate { fh, offset, len, mode } => {
                 run!(fallocate(&ctx, ino, fh, offset, len, mode) => empty())
@@ -134,12 +136,15 @@ impl<F: Filesystem> Inner<F> {
     }
 }
 
-fn lock_out(lock: &Lock) -> abi::LkOut {
-    let type_ = match lock.kind {
-        LockKind::Read => libc::F_RDLCK,
-        LockKind::Write => libc::F_WRLCK,
-        LockKind::Unlock => libc::F_UNLCK,
+/// The conflicting lock, or the range of the request without a lock.
+fn lock_out(request: &LockRequest, found: Option<(LockRange, LockKind)>) -> abi::LkOut {
+    let type_ = match found.map(|(_, kind)| kind) {
+        Some(LockKind::Read) => libc::F_RDLCK,
+        Some(LockKind::Write) => libc::F_WRLCK,
+        None => libc::F_UNLCK,
     };
-    let (start, end) = (lock.start, lock.end);
-    abi::LkOut { lk: abi::FileLock { start, end, type_: type_ as u32, pid: lock.pid } }
+    let range = found.map(|(range, _)| range).or(request.range).unwrap_or(LockRange::WHOLE);
+    let (start, end) = (range.start(), range.last());
+    // The process may be of another machine.
+    abi::LkOut { lk: abi::FileLock { start, end, type_: type_ as u32, pid: 0 } }
 }

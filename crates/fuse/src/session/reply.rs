@@ -6,13 +6,13 @@
 use std::io::IoSlice;
 use std::sync::Arc;
 
-use base::{Data, Errno, Result};
+use base::{Data, Entry, Errno, LookupResult, Result};
 
 use super::Inner;
 use super::accounting::Call;
 use super::origin::Origin;
 use crate::abi::{self, OUT_HEADER_SIZE, Wire};
-use crate::attr::Entry;
+use crate::attr::{absent_out, entry_out};
 use crate::directory::DirSink;
 use crate::filesystem::Filesystem;
 use crate::open::Opened;
@@ -152,11 +152,20 @@ impl<F: Filesystem> Reply<F> {
     pub(super) fn entry(mut self, result: Result<Entry>) {
         match result {
             Ok(entry) => {
-                let undelivered = self.send(0, &[IoSlice::new(&encoded(&entry.wire()))]);
+                let undelivered = self.send(0, &[IoSlice::new(&encoded(&entry_out(&entry)))]);
                 if undelivered.is_some() {
-                    self.forget(&entry);
+                    self.inner.forget(entry.ino.0, 1);
                 }
             }
+            Err(errno) => self.error(errno),
+        }
+    }
+
+    /// Replies to a lookup, as [`Reply::entry`] if the name exists.
+    pub(super) fn found(self, result: Result<LookupResult>) {
+        match result {
+            Ok(LookupResult::Found(entry)) => self.entry(Ok(entry)),
+            Ok(LookupResult::Absent(ttl)) => self.bytes(&encoded(&absent_out(ttl))),
             Err(errno) => self.error(errno),
         }
     }
@@ -180,20 +189,14 @@ impl<F: Filesystem> Reply<F> {
     pub(super) fn created(mut self, result: Result<(Entry, Opened)>) {
         match result {
             Ok((entry, opened)) => {
-                let mut packet = encoded(&entry.wire());
+                let mut packet = encoded(&entry_out(&entry));
                 opened.wire().put(&mut packet);
                 if let Some(entered) = self.send(0, &[IoSlice::new(&packet)]) {
-                    self.forget(&entry);
-                    release(entered, entry.ino, opened.fh, false);
+                    self.inner.forget(entry.ino.0, 1);
+                    release(entered, entry.ino.0, opened.fh, false);
                 }
             }
             Err(errno) => self.error(errno),
-        }
-    }
-
-    fn forget(&self, entry: &Entry) {
-        if entry.ino != 0 {
-            self.inner.forget(entry.ino, 1);
         }
     }
 

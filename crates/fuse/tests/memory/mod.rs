@@ -6,17 +6,19 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-use base::{Data, Errno, FileKind, Result, Timestamp};
+use base::{
+    Attr, Data, Entry, Errno, FileKind, Ino, LookupResult, Result, Stat, StatVfs, Timestamp,
+};
 use bytes::Bytes;
 use fuse::{
-    Attr, AttrReply, BackingId, Context, Create, DirSink, Entry, Filesystem, LockKind, LockRequest,
-    Open, OpenReply, Opened, Read, SetAttr, Started, Statfs, Write,
+    BackingId, Context, Create, DirSink, Filesystem, LockRequest, Open, OpenReply, Opened, Read,
+    SetAttr, Started, Write,
 };
 use tokio::sync::watch;
 
 /// Limit of any step of a test that does not hang.
 pub(crate) const LIMIT: Duration = Duration::from_secs(20);
-pub(crate) const ROOT: u64 = fuse::abi::ROOT_ID;
+pub(crate) const ROOT: u64 = Ino::ROOT.0;
 
 #[derive(Clone)]
 struct File {
@@ -223,32 +225,26 @@ impl Memory {
         running
     }
 
-    fn attr(&self, state: &State, ino: u64) -> Result<Attr> {
+    fn stat(&self, state: &State, ino: u64) -> Result<Stat> {
         // All files belong to the user who mounts.
         let uid = rustix::process::getuid().as_raw();
         let gid = rustix::process::getgid().as_raw();
-        if ino == ROOT {
-            let root = Attr::new(ino, FileKind::Directory);
-            return Ok(Attr { perm: 0o755, nlink: 2, uid, gid, ..root });
-        }
-        let file = state.files.get(&ino).ok_or(Errno::ESTALE)?;
-        let size = file.data.len() as u64;
-        Ok(Attr {
-            perm: file.perm,
-            size,
-            blocks: size.div_ceil(512),
-            mtime: file.mtime,
-            ctime: file.mtime,
-            uid,
-            gid,
-            ..Attr::new(ino, file.kind)
-        })
+        let (kind, perm, size, nlink, mtime) = match ino {
+            ROOT => (FileKind::Directory, 0o755, 0, 2, Timestamp::default()),
+            _ => {
+                let file = state.files.get(&ino).ok_or(Errno::ESTALE)?;
+                (file.kind, file.perm, file.data.len() as u64, 1, file.mtime)
+            }
+        };
+        let atime = Timestamp::default();
+        let attr = Attr { kind, perm, size, uid, gid, atime, mtime, inode: None };
+        Ok(Stat { number: ino, attr, nlink, ctime: mtime, ttl: self.ttl })
     }
 
     fn entry(&self, state: &mut State, ino: u64) -> Result<Entry> {
-        let attr = self.attr(state, ino)?;
+        let stat = self.stat(state, ino)?;
         *state.lookups.entry(ino).or_default() += 1;
-        Ok(Entry { ino, attr, attr_ttl: self.ttl, entry_ttl: self.ttl })
+        Ok(Entry { ino: Ino(ino), stat, ttl: self.ttl })
     }
 
     fn named(&self, state: &State, name: &[u8]) -> Result<u64> {
@@ -302,15 +298,15 @@ impl Filesystem for Memory {
         self.state().destroyed = true;
     }
 
-    async fn lookup(&self, _ctx: &Context, parent: u64, name: &[u8]) -> Result<Entry> {
+    async fn lookup(&self, _ctx: &Context, parent: u64, name: &[u8]) -> Result<LookupResult> {
         let mut running = self.begin("lookup").await;
         assert_ne!(name, b"panic", "asked to panic");
         let mut state = self.state();
         let ino = self.named(&state, name);
         running.ended = true;
         match ino {
-            Ok(ino) if parent == ROOT => self.entry(&mut state, ino),
-            _ => Ok(Entry::negative(self.ttl)),
+            Ok(ino) if parent == ROOT => self.entry(&mut state, ino).map(LookupResult::Found),
+            _ => Ok(LookupResult::Absent(self.ttl)),
         }
     }
 
@@ -325,13 +321,13 @@ impl Filesystem for Memory {
         self.changed.notify_all();
     }
 
-    async fn getattr(&self, _ctx: &Context, ino: u64) -> Result<AttrReply> {
+    async fn getattr(&self, _ctx: &Context, ino: u64) -> Result<Stat> {
         let mut running = self.begin("getattr").await;
         running.ended = true;
-        Ok(AttrReply { attr: self.attr(&self.state(), ino)?, ttl: self.ttl })
+        self.stat(&self.state(), ino)
     }
 
-    async fn setattr(&self, _ctx: &Context, ino: u64, change: &SetAttr) -> Result<AttrReply> {
+    async fn setattr(&self, _ctx: &Context, ino: u64, change: &SetAttr) -> Result<Stat> {
         let mut running = self.begin("setattr").await;
         running.ended = true;
         let mut state = self.state();
@@ -345,7 +341,7 @@ impl Filesystem for Memory {
         if let Some(fuse::SetTime::At(mtime)) = change.mtime {
             file.mtime = mtime;
         }
-        Ok(AttrReply { attr: self.attr(&state, ino)?, ttl: self.ttl })
+        self.stat(&state, ino)
     }
 
     async fn readlink(&self, ino: u64) -> Result<Vec<u8>> {
@@ -445,8 +441,7 @@ impl Filesystem for Memory {
     }
 
     async fn setlk(&self, request: &LockRequest) -> Result<()> {
-        let unlocks = request.lock.kind == LockKind::Unlock;
-        let mut running = self.begin(if unlocks { "unlock" } else { "setlk" }).await;
+        let mut running = self.begin(request.kind.map_or("unlock", |_| "setlk")).await;
         running.ended = true;
         Ok(())
     }
@@ -484,7 +479,7 @@ impl Filesystem for Memory {
                 let mut state = self.state();
                 match plus {
                     true => sink.push(&self.entry(&mut state, ino)?, next, &name),
-                    false => sink.push_name(ino, next, self.attr(&state, ino)?.kind, &name),
+                    false => sink.push_name(ino, next, self.stat(&state, ino)?.attr.kind, &name),
                 }
             };
             assert!(pushed, "there was room");
@@ -504,8 +499,10 @@ impl Filesystem for Memory {
         Ok(())
     }
 
-    async fn statfs(&self, _ino: u64) -> Result<Statfs> {
-        Ok(Statfs { blocks: 12345, ..Statfs::default() })
+    async fn statfs(&self, _ino: u64) -> Result<StatVfs> {
+        let (block_size, fragment_size, name_max) = (512, 512, 255);
+        let sizes = StatVfs { block_size, fragment_size, name_max, ..StatVfs::default() };
+        Ok(StatVfs { blocks: 12345, ..sizes })
     }
 
     async fn getxattr(&self, _ino: u64, name: &[u8], _size: u32) -> Result<Vec<u8>> {

@@ -14,14 +14,13 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use base::{Errno, FileKind, Result, Timestamp};
-use fuse::{AttrReply, Context, Entry, Opened};
+use base::{Attr, Entry, Errno, FileKind, Ino, Result, Stat, Timestamp};
+use fuse::{Context, Opened};
 use rustix::process::{getegid, geteuid};
-use vfs::{Ino, Vfs};
+use vfs::Vfs;
 
 use super::Repeater;
 use super::plan::{Action, Place, Step};
-use crate::adapter::{attr, entry};
 
 /// The bit that distinguishes the node id of a stand-in from all node ids of [`Vfs`].
 const STAND_IN: u64 = 1 << 63;
@@ -70,7 +69,7 @@ impl Repeater {
                 self.look_up_target(vfs, to, *is_dir)
             }
             // On the path to its directory.
-            _ => vfs.known_directory(Ino(parent), name).map(|it| entry(&it)).ok_or(REFUSED),
+            _ => vfs.known_directory(Ino(parent), name).ok_or(REFUSED),
         })
     }
 
@@ -86,7 +85,7 @@ impl Repeater {
             let known = if stays { vfs.known_directory(at.dir, name) } else { None };
             return match known {
                 _ if is_created => Err(Errno::ENOENT),
-                Some(known) => Ok(entry(&known)),
+                Some(known) => Ok(known),
                 None => Ok(self.stand_in(true)),
             };
         }
@@ -96,7 +95,7 @@ impl Repeater {
                 vfs.forget(known.ino, 1);
                 Err(REFUSED)
             }
-            Ok(Some(known)) => Ok(entry(&known)),
+            Ok(Some(known)) => Ok(known),
             Ok(None) if is_created => Err(Errno::ENOENT),
             Ok(None) => Ok(self.stand_in(false)),
             Err(_) => Err(REFUSED),
@@ -109,7 +108,7 @@ impl Repeater {
             return Err(REFUSED);
         }
         match vfs.known_file(to.dir, to.name.as_bytes(), self.is_watched(to)) {
-            Ok(Some(known)) if !is_dir => Ok(entry(&known)),
+            Ok(Some(known)) if !is_dir => Ok(known),
             Ok(Some(known)) => {
                 vfs.forget(known.ino, 1);
                 Err(REFUSED)
@@ -152,7 +151,7 @@ impl Repeater {
             }
             // A directory that another process has looked up since keeps its place in the kernel.
             let known = if is_dir { vfs.known_directory(step.at.dir, name) } else { None };
-            Some(known.map_or_else(|| self.stand_in(is_dir), |known| entry(&known)))
+            Some(known.unwrap_or_else(|| self.stand_in(is_dir)))
         })
     }
 
@@ -188,23 +187,23 @@ impl Repeater {
     }
 
     /// The answer to a change of attributes: nothing is changed.
-    pub fn setattr(&self, vfs: &Vfs, ctx: &Context, ino: u64) -> Option<Result<AttrReply>> {
+    pub fn setattr(&self, vfs: &Vfs, ctx: &Context, ino: u64) -> Option<Result<Stat>> {
         self.answer(ctx, |step| {
             let is_it = matches!(step.action, Action::Change { .. });
-            is_it.then(|| known_attr(vfs, ino)).flatten()
+            is_it.then(|| known_stat(vfs, ino)).flatten()
         })
     }
 
     /// The answer to a request for attributes.
-    pub fn getattr(&self, vfs: &Vfs, ctx: &Context, ino: u64) -> Option<Result<AttrReply>> {
-        self.is_ours(ctx).then(|| known_attr(vfs, ino).ok_or(REFUSED))
+    pub fn getattr(&self, vfs: &Vfs, ctx: &Context, ino: u64) -> Option<Result<Stat>> {
+        self.is_ours(ctx).then(|| known_stat(vfs, ino).ok_or(REFUSED))
     }
 
     /// The answer to an open.
     pub fn open(&self, vfs: &Vfs, ctx: &Context, ino: u64) -> Option<Result<Opened>> {
         self.answer(ctx, |step| {
             let is_it = matches!(step.action, Action::Change { written: true, .. });
-            let found = is_it.then(|| known_attr(vfs, ino)).flatten()?;
+            let found = is_it.then(|| known_stat(vfs, ino)).flatten()?;
             (found.attr.kind == FileKind::Regular).then(|| {
                 let mut opened = Opened::new(HANDLE);
                 opened.flags.keep_cache = true;
@@ -224,28 +223,24 @@ impl Repeater {
     fn stand_in(&self, is_dir: bool) -> Entry {
         let number = self.shared.stand_ins.fetch_add(1, Ordering::Relaxed);
         let ino = STAND_IN | if is_dir { STAND_IN_DIR } else { 0 } | number;
-        let (attr_ttl, entry_ttl) = (Duration::ZERO, Duration::ZERO);
-        Entry { ino, attr: stand_in_attr(ino), attr_ttl, entry_ttl }
+        Entry { ino: Ino(ino), stat: stand_in_stat(ino), ttl: Duration::ZERO }
     }
 }
 
 /// The attributes of an inode, or of a stand-in.
-fn known_attr(vfs: &Vfs, ino: u64) -> Option<AttrReply> {
-    if ino & STAND_IN != 0 {
-        return Some(AttrReply { attr: stand_in_attr(ino), ttl: Duration::ZERO });
+fn known_stat(vfs: &Vfs, ino: u64) -> Option<Stat> {
+    match ino & STAND_IN {
+        0 => vfs.known_stat(Ino(ino)),
+        _ => Some(stand_in_stat(ino)),
     }
-    vfs.known_stat(Ino(ino)).map(|stat| AttrReply { attr: attr(&stat), ttl: stat.ttl })
 }
 
 /// The thread may do anything with it.
-fn stand_in_attr(ino: u64) -> fuse::Attr {
+fn stand_in_stat(ino: u64) -> Stat {
     let is_dir = ino & STAND_IN_DIR != 0;
     let kind = if is_dir { FileKind::Directory } else { FileKind::Regular };
-    fuse::Attr {
-        perm: 0o700,
-        uid: geteuid().as_raw(),
-        gid: getegid().as_raw(),
-        ctime: Timestamp::now(),
-        ..fuse::Attr::new(ino, kind)
-    }
+    let (uid, gid) = (geteuid().as_raw(), getegid().as_raw());
+    let (atime, mtime) = (Timestamp::default(), Timestamp::default());
+    let attr = Attr { kind, perm: 0o700, size: 0, uid, gid, atime, mtime, inode: None };
+    Stat { number: ino, attr, nlink: 1, ctime: Timestamp::now(), ttl: Duration::ZERO }
 }

@@ -8,11 +8,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use base::{Data, Errno, FileKind, Result, Timestamp};
+use base::{Attr, Data, Entry, Errno, FileKind, Ino, LookupResult, Result, Stat, Timestamp};
 use bytes::Bytes;
 use fuse::{
-    Attr, AttrReply, Context, Create, DirSink, Entry, Filesystem, Mount, MountOptions, Open,
-    Opened, Read, Session, SetAttr, SetTime, Write,
+    Context, Create, DirSink, Filesystem, Mount, MountOptions, Open, Opened, Read, Session,
+    SetAttr, SetTime, Write,
 };
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
@@ -21,7 +21,7 @@ use super::{ends, far};
 use crate::faults::close;
 use crate::world::World;
 
-const ROOT: u64 = fuse::abi::ROOT_ID;
+const ROOT: u64 = Ino::ROOT.0;
 
 /// More than one piece of a copy.
 const LARGE: usize = 3 << 20;
@@ -63,35 +63,37 @@ impl State {
         self.files.get_mut(&ino).ok_or(Errno::ESTALE)
     }
 
-    fn attr(&mut self, ino: u64) -> Result<Attr> {
-        if ino == ROOT {
-            return Ok(Attr { perm: 0o755, nlink: 2, ..Attr::new(ino, FileKind::Directory) });
-        }
-        let file = self.file(ino)?;
-        let (size, (uid, gid), perm) = (file.data.len() as u64, file.owner, file.perm);
-        let (mtime, ctime) = (file.mtime, file.mtime);
-        Ok(Attr { perm, size, uid, gid, mtime, ctime, ..Attr::new(ino, FileKind::Regular) })
+    fn stat(&mut self, ino: u64) -> Result<Stat> {
+        let (atime, ttl) = (Timestamp::default(), Duration::ZERO);
+        let (kind, perm, size, (uid, gid), mtime) = match ino {
+            ROOT => (FileKind::Directory, 0o755, 0, (0, 0), atime),
+            _ => {
+                let file = self.file(ino)?;
+                let size = file.data.len() as u64;
+                (FileKind::Regular, file.perm, size, file.owner, file.mtime)
+            }
+        };
+        let attr = Attr { kind, perm, size, uid, gid, atime, mtime, inode: None };
+        Ok(Stat { number: ino, attr, nlink: 1, ctime: mtime, ttl })
     }
 
     fn entry(&mut self, ino: u64) -> Result<Entry> {
-        let attr = self.attr(ino)?;
-        let (attr_ttl, entry_ttl) = (Duration::ZERO, Duration::ZERO);
-        Ok(Entry { ino, attr, attr_ttl, entry_ttl })
+        Ok(Entry { ino: Ino(ino), stat: self.stat(ino)?, ttl: Duration::ZERO })
     }
 }
 
 impl Filesystem for Quota {
-    async fn lookup(&self, _: &Context, _: u64, name: &[u8]) -> Result<Entry> {
+    async fn lookup(&self, _: &Context, _: u64, name: &[u8]) -> Result<LookupResult> {
         let mut state = self.state();
         let ino = state.names.get(name).copied().ok_or(Errno::ENOENT)?;
-        state.entry(ino)
+        state.entry(ino).map(LookupResult::Found)
     }
 
-    async fn getattr(&self, _: &Context, ino: u64) -> Result<AttrReply> {
-        Ok(AttrReply { attr: self.state().attr(ino)?, ttl: Duration::ZERO })
+    async fn getattr(&self, _: &Context, ino: u64) -> Result<Stat> {
+        self.state().stat(ino)
     }
 
-    async fn setattr(&self, _: &Context, ino: u64, change: &SetAttr) -> Result<AttrReply> {
+    async fn setattr(&self, _: &Context, ino: u64, change: &SetAttr) -> Result<Stat> {
         let mut state = self.state();
         if ino != ROOT {
             let file = state.file(ino)?;
@@ -104,7 +106,7 @@ impl Filesystem for Quota {
                 file.mtime = mtime;
             }
         }
-        Ok(AttrReply { attr: state.attr(ino)?, ttl: Duration::ZERO })
+        state.stat(ino)
     }
 
     async fn create(&self, _: u64, name: &[u8], create: &Create) -> Result<(Entry, Opened)> {
