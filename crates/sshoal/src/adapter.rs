@@ -612,7 +612,7 @@ impl fuse::Filesystem for Adapter {
         let sink = &mut Sink(sink);
         match &self.no_open {
             Some(no_open) => no_open.readdir(&self.vfs, ino, offset, plus, sink).await,
-            None => self.vfs.readdir(vfs::DirHandle(fh), offset, plus, sink).await,
+            None => self.vfs.readdir(vfs::DirHandle(fh), offset, plus, sink).await.map(drop),
         }
     }
 

@@ -609,7 +609,7 @@ async fn user_map(host: &Host, record: Option<&LoginRecord>) -> base::Result<vfs
                 "idmap=user: the server does not report the user id of the login, so owners are \
                  not translated; idmap=file translates them by a table"
             );
-            Ok(vfs::IdMap::Same)
+            Ok(vfs::IdMap::default())
         }
         Err(error) => Err(error),
     }
@@ -624,7 +624,7 @@ fn recorded_user_map(record: &LoginRecord) -> vfs::IdMap {
                 "idmap=user: the user id of the login is not in the cache, so owners are not \
                  translated; a mount with idmap=user and without offline stores it"
             );
-            vfs::IdMap::Same
+            vfs::IdMap::default()
         }
     }
 }
@@ -632,7 +632,7 @@ fn recorded_user_map(record: &LoginRecord) -> vfs::IdMap {
 /// Maps the remote login to the local user.
 fn local_user(uid: u32, gid: u32) -> vfs::IdMap {
     let (own_uid, own_gid) = own_ids();
-    vfs::IdMap::User { uid: (uid, own_uid), gid: (gid, own_gid) }
+    vfs::IdMap { uids: vfs::Ids::Swap(uid, own_uid), gids: vfs::Ids::Swap(gid, own_gid) }
 }
 
 /// Writes the data read from it to the disk cache, as far as it is to be cached.

@@ -83,24 +83,26 @@ pub enum Links {
 
 /// Translation of owners between this machine and the remote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum IdMap {
+pub struct IdMap {
+    /// That of users.
+    pub uids: Ids,
+    /// That of groups.
+    pub gids: Ids,
+}
+
+/// Translation of user or group ids.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Ids {
     /// Ids are not translated.
     #[default]
     Same,
-    /// Swaps the ids of the remote login and of the local user.
-    User {
-        /// Remote and local user id.
-        uid: (u32, u32),
-        /// Remote and local group id.
-        gid: (u32, u32),
-    },
-    /// Tables of remote and local ids. Without a table, ids are not translated.
+    /// Swaps the remote id of the login and the local id of the user.
+    Swap(u32, u32),
+    /// Remote id to local id.
     Table {
-        /// Remote user id to local user id.
-        uids: Option<HashMap<u32, u32>>,
-        /// Remote group id to local group id.
-        gids: Option<HashMap<u32, u32>>,
-        /// Whether an id that is missing in its table is not translated; otherwise its use fails.
+        /// The table.
+        local_ids: HashMap<u32, u32>,
+        /// Whether an id that is missing in the table is not translated; otherwise its use fails.
         others_same: bool,
     },
 }

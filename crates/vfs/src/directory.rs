@@ -299,14 +299,14 @@ impl Vfs {
 
     /// Lists from `offset` on: 0 for the start, else the `next_offset` of an entry. No entry means
     /// the end. With `plus`, entries are looked up too, if the listing contains their attributes
-    /// and the kernel is likely to use them (`readdirplus.rs`).
+    /// and the kernel is likely to use them (`readdirplus.rs`). Returns whether there was an entry.
     pub async fn readdir(
         &self,
         handle: DirHandle,
         offset: u64,
         plus: bool,
         listing: &mut (dyn EntrySink + Send),
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let directory = self.directories.get(handle.0)?;
         let offset = usize::try_from(offset).map_err(|_| Errno::EINVAL)?;
         if offset == 0 {
@@ -319,7 +319,7 @@ impl Vfs {
         // Nothing waits from here on, since lookups are being counted.
         for (index, name) in DOTS.into_iter().enumerate().skip(offset) {
             if !listing.has_room(name) {
-                return Ok(());
+                return Ok(index > offset);
             }
             let tree = self.tree();
             let ino = if index == 0 { directory.ino } else { tree.parent(directory.ino) };
@@ -338,6 +338,7 @@ impl Vfs {
             let first = offset.saturating_sub(DOTS.len());
             let skipped = first.checked_sub(state.dropped).ok_or(Errno::EINVAL)?;
             state.started = true;
+            let mut pushed = offset < DOTS.len();
             for (index, listed) in state.entries.iter().enumerate().skip(skipped) {
                 let index = state.dropped + index;
                 let name = listed.name.as_bytes();
@@ -358,8 +359,9 @@ impl Vfs {
                     next_offset: (index + DOTS.len()) as u64 + 1,
                     entry,
                 });
+                pushed = true;
             }
-            Ok(())
+            Ok(pushed)
         })
     }
 

@@ -69,7 +69,7 @@ use base::{AttrChange, Errno, Name, Remote, Result};
 use tokio::time::Instant;
 
 pub use base::{Entry, Ino, LookupResult, Stat};
-pub use config::{Config, Consistency, IdMap, Links, PageCache, Prefetch, Shown, Timeout};
+pub use config::{Config, Consistency, IdMap, Ids, Links, PageCache, Prefetch, Shown, Timeout};
 pub use directory::{DirHandle, EntrySink, ListedEntry};
 pub use flush::Caller;
 pub use invalidate::{Eviction, Invalidate};
@@ -310,8 +310,8 @@ fn name(bytes: &[u8]) -> Result<Name> {
 /// Translates the owners in `change` to the remote's ids.
 fn change_to_remote(config: &Config, change: AttrChange) -> Result<AttrChange> {
     Ok(AttrChange {
-        uid: change.uid.map(|uid| config.idmap.uid_to_remote(uid)).transpose()?,
-        gid: change.gid.map(|gid| config.idmap.gid_to_remote(gid)).transpose()?,
+        uid: change.uid.map(|uid| config.idmap.uids.to_remote(uid)).transpose()?,
+        gid: change.gid.map(|gid| config.idmap.gids.to_remote(gid)).transpose()?,
         ..change
     })
 }

@@ -17,7 +17,7 @@ use base::{Errno, Name, RemotePath, Result, SetXattr};
 use bytes::Bytes;
 use tokio::time::Instant;
 
-use crate::config::IdMap;
+use crate::config::{IdMap, Ids};
 use crate::inode::Inode;
 use crate::tree::RequestStamp;
 use crate::{Change, Ino, Vfs};
@@ -294,34 +294,30 @@ pub fn is_acl(name: &[u8]) -> bool {
 impl IdMap {
     /// An access list with the ids of this machine.
     pub fn acl_to_local(&self, value: &[u8]) -> Result<Bytes> {
-        with_ids(value, |uid| self.uid_to_local(uid), |gid| self.gid_to_local(gid))
+        self.acl(value, Ids::to_local)
     }
 
     /// An access list with the ids of the remote.
     pub fn acl_to_remote(&self, value: &[u8]) -> Result<Bytes> {
-        with_ids(value, |uid| self.uid_to_remote(uid), |gid| self.gid_to_remote(gid))
+        self.acl(value, Ids::to_remote)
     }
-}
 
-/// An access list with other ids. What is no access list is not changed: the kernel rejects it.
-fn with_ids(
-    value: &[u8],
-    user: impl Fn(u32) -> Result<u32>,
-    group: impl Fn(u32) -> Result<u32>,
-) -> Result<Bytes> {
-    let mut value = value.to_vec();
-    for entry in
-        value.get_mut(ACL_HEAD_BYTES..).unwrap_or_default().chunks_exact_mut(ACL_ENTRY_BYTES)
-    {
-        let id = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
-        let id = match u16::from_le_bytes([entry[0], entry[1]]) {
-            ACL_USER => user(id)?,
-            ACL_GROUP => group(id)?,
-            _ => continue,
-        };
-        entry[4..].copy_from_slice(&id.to_le_bytes());
+    /// An access list with other ids. What is no access list is not changed: the kernel rejects it.
+    fn acl(&self, value: &[u8], translate: fn(&Ids, u32) -> Result<u32>) -> Result<Bytes> {
+        let mut value = value.to_vec();
+        for entry in
+            value.get_mut(ACL_HEAD_BYTES..).unwrap_or_default().chunks_exact_mut(ACL_ENTRY_BYTES)
+        {
+            let id = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
+            let ids = match u16::from_le_bytes([entry[0], entry[1]]) {
+                ACL_USER => &self.uids,
+                ACL_GROUP => &self.gids,
+                _ => continue,
+            };
+            entry[4..].copy_from_slice(&translate(ids, id)?.to_le_bytes());
+        }
+        Ok(value.into())
     }
-    Ok(value.into())
 }
 
 #[cfg(test)]
@@ -340,7 +336,7 @@ mod tests {
             let entries = entries.map(|(tag, id)| entry(tag, id)).concat();
             [&2_u32.to_le_bytes()[..], &entries].concat()
         };
-        let map = IdMap::User { uid: (7, 1000), gid: (8, 1001) };
+        let map = IdMap { uids: Ids::Swap(7, 1000), gids: Ids::Swap(8, 1001) };
         assert_eq!(map.acl_to_local(&list(7, 8)).unwrap(), list(1000, 1001));
         assert_eq!(map.acl_to_remote(&list(1000, 1001)).unwrap(), list(7, 8));
         assert_eq!(map.acl_to_local(&list(9, 9)).unwrap(), list(9, 9));

@@ -26,13 +26,13 @@ type Lookup = fn(&str) -> io::Result<Option<u32>>;
 /// The table of `idmap=file`, from its files.
 pub fn load(idmap: &IdMap) -> Result<vfs::IdMap, Problem> {
     let ids = |file: &Option<PathBuf>, lookup: Lookup| {
-        let ids = file.as_ref().map(|file| parse(&read(file)?, file, lookup));
-        ids.transpose()
+        let Some(file) = file else { return Ok(vfs::Ids::Same) };
+        let local_ids = parse(&read(file)?, file, lookup)?;
+        Ok(vfs::Ids::Table { local_ids, others_same: idmap.others_same })
     };
-    Ok(vfs::IdMap::Table {
+    Ok(vfs::IdMap {
         uids: ids(&idmap.users, |name| Ok(User::from_name(name)?.map(|user| user.uid.as_raw())))?,
         gids: ids(&idmap.groups, |name| Ok(Group::from_name(name)?.map(|it| it.gid.as_raw())))?,
-        others_same: idmap.others_same,
     })
 }
 
@@ -131,14 +131,14 @@ mod tests {
         std::fs::write(file.path(), "root:77\n").unwrap();
         let path = || Some(file.path().to_owned());
         let map = IdMap { users: path(), groups: path(), ..IdMap::default() };
-        let ids = Some(HashMap::from([(77, 0)]));
-        let wanted = vfs::IdMap::Table { uids: ids.clone(), gids: ids, others_same: false };
+        let ids = vfs::Ids::Table { local_ids: [(77, 0)].into(), others_same: false };
+        let wanted = vfs::IdMap { uids: ids.clone(), gids: ids };
         assert_eq!(load(&map).unwrap(), wanted);
         std::fs::write(file.path(), "no such name:1\nro\0ot:2\n:3\n").unwrap();
         assert!(load(&map).unwrap_err().to_string().contains(", line 3: must be 'name:id'"));
         std::fs::write(file.path(), b"no such name:1\nro\0ot:2\n\xff:3\n").unwrap();
-        let none = Some(HashMap::new());
-        let wanted = vfs::IdMap::Table { uids: none.clone(), gids: none, others_same: false };
+        let none = vfs::Ids::Table { local_ids: HashMap::new(), others_same: false };
+        let wanted = vfs::IdMap { uids: none.clone(), gids: none };
         assert_eq!(load(&map).unwrap(), wanted);
 
         std::fs::set_permissions(file.path(), Permissions::from_mode(0o620)).unwrap();

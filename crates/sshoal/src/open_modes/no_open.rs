@@ -19,7 +19,7 @@ use base::{Access, Data, Errno, Mutex, Result};
 use lru::LruCache;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
-use vfs::{DirHandle, EntrySink, Handle, Ino, ListedEntry, OpenRequest, Vfs};
+use vfs::{DirHandle, EntrySink, Handle, Ino, OpenRequest, Vfs};
 
 /// Maximum number of files kept open. Each may be a handle of the server, which has some hundreds
 /// of them; most programs read no more than a few files at a time.
@@ -143,18 +143,17 @@ impl NoOpen {
             Some(directory) => directory,
             None => self.open_directory(vfs, ino).await?,
         };
-        let mut counted = Counted { listing, pushed: false };
-        let mut listed = vfs.readdir(directory.handle, offset, plus, &mut counted).await;
+        let mut listed = vfs.readdir(directory.handle, offset, plus, listing).await;
         if listed == Err(Errno::EINVAL) && is_known {
             // Another listing of the directory is too far ahead for one handle to serve both.
             directory = self.open_directory(vfs, ino).await?;
-            listed = vfs.readdir(directory.handle, offset, plus, &mut counted).await;
+            listed = vfs.readdir(directory.handle, offset, plus, listing).await;
         }
-        if listed.is_err() || !counted.pushed {
+        if listed != Ok(true) {
             let removed = self.directories.lock().pop(&ino);
             drop(removed);
         }
-        listed
+        listed.map(drop)
     }
 
     async fn open_directory(&self, vfs: &Arc<Vfs>, ino: u64) -> Result<Arc<Directory>> {
@@ -176,23 +175,6 @@ impl NoOpen {
         let empty = NoOpen::default();
         std::mem::swap(&mut *self.files.lock(), &mut *empty.files.lock());
         std::mem::swap(&mut *self.directories.lock(), &mut *empty.directories.lock());
-    }
-}
-
-/// Records whether an entry was listed.
-struct Counted<'a> {
-    listing: &'a mut (dyn EntrySink + Send),
-    pushed: bool,
-}
-
-impl EntrySink for Counted<'_> {
-    fn has_room(&self, name: &[u8]) -> bool {
-        self.listing.has_room(name)
-    }
-
-    fn push(&mut self, entry: ListedEntry<'_>) {
-        self.pushed = true;
-        self.listing.push(entry);
     }
 }
 
@@ -320,7 +302,7 @@ mod tests {
 mod listing_tests {
     use super::*;
     use testkit::{Call, FaultyRemote, MemRemote};
-    use vfs::{Config, Consistency};
+    use vfs::{Config, Consistency, ListedEntry};
 
     /// Accepts this many names at a time.
     struct Names(usize, Vec<(Vec<u8>, u64)>);

@@ -63,8 +63,8 @@ impl View {
         match &self.owners {
             Some(owners) if change.uid.or(change.gid).is_some() => {
                 let map = owners.map().await?;
-                let uid = change.uid.map(|uid| map.uid_to_remote(uid)).transpose()?;
-                let gid = change.gid.map(|gid| map.gid_to_remote(gid)).transpose()?;
+                let uid = change.uid.map(|uid| map.uids.to_remote(uid)).transpose()?;
+                let gid = change.gid.map(|gid| map.gids.to_remote(gid)).transpose()?;
                 Ok(AttrChange { uid, gid, ..change })
             }
             _ => Ok(change),
@@ -175,7 +175,7 @@ impl Remote for View {
     async fn open_stored(&self, path: &RemotePath, attr: &Attr) -> Option<Opened> {
         let Some(owners) = &self.owners else { return self.inner.open_stored(path, attr).await };
         let map = owners.map().await.ok()?;
-        let (uid, gid) = (map.uid_to_remote(attr.uid).ok()?, map.gid_to_remote(attr.gid).ok()?);
+        let (uid, gid) = (map.uids.to_remote(attr.uid).ok()?, map.gids.to_remote(attr.gid).ok()?);
         let opened = self.inner.open_stored(path, &Attr { uid, gid, ..*attr }).await?;
         Some(Opened { attr: *attr, ..opened })
     }

@@ -530,8 +530,8 @@ impl Subject for Kernel {
             let listed = loop {
                 let before = names.1;
                 match process.vfs.readdir(handle, before, false, &mut names).await {
-                    Ok(()) if names.1 == before => break Ok(()),
-                    Ok(()) => {}
+                    Ok(_) if names.1 == before => break Ok(()),
+                    Ok(_) => {}
                     Err(error) => break Err(error),
                 }
             };
