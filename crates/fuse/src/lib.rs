@@ -3,7 +3,7 @@
 //!
 //! Implement [`Filesystem`], create a [`Mount`], then call [`Session::start`] and [`Session::run`];
 //! `examples/hello.rs` is a complete file system. Usable by itself: of its sibling crates it needs
-//! only `base`, for error numbers, times, read data and in-place tasks.
+//! only `base`, for attributes, entries, locks, error numbers, read data and in-place tasks.
 //!
 //! What distinguishes it: it honours interrupts, so a blocked caller can always be ended; it runs
 //! each operation on the thread that read the request until the operation has to wait; it sends
