@@ -30,7 +30,7 @@ impl Digest {
 
     /// The 64 hexadecimal digits, in lower case.
     pub fn to_hex(&self) -> String {
-        hex::encode(&self.0)
+        hex::encode(self.0)
     }
 
     /// The digest with this [`Digest::to_hex`] text; `None` for any other text.
@@ -124,10 +124,10 @@ mod tests {
         hashers.update(b"a");
         hashers.update(b"bc");
         let digests = hashers.finish(Digest::of(b"abc"));
-        assert_eq!(hex::encode(&digests.md5), "900150983cd24fb0d6963f7d28e17f72");
-        assert_eq!(hex::encode(&digests.sha1), "a9993e364706816aba3e25717850c26c9cd0d89d");
+        assert_eq!(hex::encode(digests.md5), "900150983cd24fb0d6963f7d28e17f72");
+        assert_eq!(hex::encode(digests.sha1), "a9993e364706816aba3e25717850c26c9cd0d89d");
         assert_eq!(
-            hex::encode(&digests.get(DigestKind::Sha256)),
+            hex::encode(digests.get(DigestKind::Sha256)),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
         );
         assert_eq!(

@@ -262,7 +262,7 @@ mod tests {
             "a8c2d739724e6aca5440b4f6dbbdc2e6aba9c8e1617cb33e36412ed58b5bb511"
         );
         assert_eq!(
-            hex::encode(&subject().key()),
+            hex::encode(subject().key()),
             "345fdfa13a446ee2025a3122461dc8e17ae4d9d9903e19f08660f416dc3c83cc"
         );
     }
