@@ -65,6 +65,11 @@ pub trait Workload: Send + Sync {
         Vec::new()
     }
 
+    /// Whether it breaks [the link of the second host](crate::step::ServerMeter::second_link).
+    fn needs_second_link(&self) -> bool {
+        false
+    }
+
     /// Bytes that it needs in a storage, and locally.
     fn space(&self, size: &Size) -> (u64, u64);
 

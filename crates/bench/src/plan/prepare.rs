@@ -13,12 +13,13 @@ use crate::results::{Environment, LeftOut, Results, Settings, SubjectInfo};
 use crate::run::Scratch;
 use crate::server::{self, Server};
 use crate::size::Size;
+use crate::step::ServerMeter;
 use crate::storage::Storage;
 use crate::subject::catalog::{self, Setting, Spec, nearest};
 use crate::subject::mounted::Mounted;
 use crate::subject::{START_LIMIT, Subject, target};
 use crate::units::binary_size;
-use crate::workload::{self, Workload};
+use crate::workload::{self, Step, Workload};
 
 use super::request::{USUAL_PEER, usual_reference};
 use super::{Control, Plan, Refusal, Request};
@@ -41,7 +42,7 @@ pub fn prepare(
     trees(request)?;
     let size = request.size();
     let mut left_out = Vec::new();
-    let works = works(request.works.as_deref(), workload::all(), &size, &mut left_out)?;
+    let mut works = works(request.works.as_deref(), workload::all(), &size, &mut left_out)?;
     let wanted = understand(request)?;
     let scratch = Scratch::new(&request.scratch)
         .map_err(|error| Refusal::directory(&request.scratch, error))?;
@@ -49,6 +50,9 @@ pub fn prepare(
     progress.prepare("looking at the subjects");
     let candidates = make(wanted, request, &server, scratch.path(), executor)?;
     let mut subjects = admit(candidates, &mut left_out, executor)?;
+    if server.second_link().is_none() {
+        without_second_link(&mut works, &size, &subjects, &mut left_out)?;
+    }
     let asked = request.reference.as_deref();
     let reference = reference(&mut subjects, asked, !request.without_control)?;
     check_space(&size, &works, subjects.iter().map(|subject| subject.storage()), scratch.path())?;
@@ -282,6 +286,16 @@ pub(super) fn works(
             Err(reason) => missing.push(reason),
         }
     }
+    left_out_of(&works, missing, left_out)?;
+    Ok(works)
+}
+
+/// Leaves out what is missing, if works are left.
+fn left_out_of(
+    works: &[Box<dyn Workload>],
+    missing: Vec<LeftOut>,
+    left_out: &mut Vec<LeftOut>,
+) -> Result<(), Refusal> {
     if works.is_empty() {
         let reasons = missing.iter().map(|reason| format!("{}: {}", reason.name, reason.why));
         let mut why = reasons.collect::<Vec<_>>().join("; ");
@@ -291,7 +305,27 @@ pub(super) fn works(
         return Err(Refusal::new(format!("no work is left to do: {why}")));
     }
     left_out.extend(missing);
-    Ok(works)
+    Ok(())
+}
+
+/// Leaves out the works that break the second link, if they concern a subject.
+pub(super) fn without_second_link(
+    works: &mut Vec<Box<dyn Workload>>,
+    size: &Size,
+    subjects: &[Arc<dyn Subject>],
+    left_out: &mut Vec<LeftOut>,
+) -> Result<(), Refusal> {
+    let mut missing = Vec::new();
+    works.retain(|workload| {
+        let concerns = |step: &Step| subjects.iter().any(|subject| step.concerns(&subject.info()));
+        if !workload.needs_second_link() || !workload.steps(size).iter().any(concerns) {
+            return true;
+        }
+        let reason = LeftOut::new(workload.name(), "it needs a simulated link");
+        missing.push(reason.with_remedy("--link lan"));
+        false
+    });
+    left_out_of(works, missing, left_out)
 }
 
 /// Chooses the subject to which ratios are given, and adds its control; the reference's name.

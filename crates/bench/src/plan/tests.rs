@@ -100,6 +100,23 @@ fn works_are_known_by_name() {
     assert_eq!(refusal.to_string(), "no work is left to do: fake: is not installed");
 }
 
+/// Without a link, a pool would fail in each of its steps.
+#[test]
+fn what_breaks_the_second_link_is_left_out_where_there_is_none() {
+    let size = Size::of(Scale::Quick);
+    let left = |subjects: &[&str]| {
+        let mut works: Vec<Box<dyn workload::Workload>> =
+            vec![Box::new(workload::tree::Tree), Box::new(workload::failover::Failover)];
+        let mut left_out = Vec::new();
+        let subjects = Scene::new(subjects, &[]).subjects();
+        prepare::without_second_link(&mut works, &size, &subjects, &mut left_out).unwrap();
+        (works.len(), left_out)
+    };
+    let reason = LeftOut::new("failover", "it needs a simulated link").with_remedy("--link lan");
+    assert_eq!(left(&["sshoal", "sshoal-pool"]), (1, vec![reason]));
+    assert_eq!(left(&["sshoal", "sshfs"]), (2, vec![]));
+}
+
 #[test]
 fn there_has_to_be_room() {
     let size = Size::of(Scale::Quick);

@@ -81,6 +81,10 @@ impl Workload for Failover {
         "The longest wait of a reader while one of two hosts goes away; only of mounts of two hosts"
     }
 
+    fn needs_second_link(&self) -> bool {
+        true
+    }
+
     fn space(&self, _size: &Size) -> (u64, u64) {
         (FILE_BYTES, FILE_BYTES)
     }
@@ -125,7 +129,7 @@ fn longest_s(measured: &Measured, _: Unit) -> f64 {
 
 /// The file is read at random places, past the page cache.
 fn read(context: &mut StepContext<'_>, loss: Loss) -> Result<Measured> {
-    let why = || Failure::NotTried { why: "it needs a simulated link: --link lan".to_owned() };
+    let why = || Failure::failed("the server has no second link");
     let link = context.server.second_link().ok_or_else(why)?;
     let target = shown(context, Path::new(FILE))?;
     let until = Until::Seconds(loss.seconds(context.size.scale));
