@@ -1,4 +1,4 @@
-//! Any bytes as a configuration file, and as the answer of a `digest_command`.
+//! Any bytes as a configuration file.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -160,15 +160,6 @@ impl DirFd {
         Ok(rustix::fs::unlinkat(&self.0, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Creates a symbolic link. It is only read, never followed.
-    pub(crate) fn symlink(&self, text: &[u8], name: &[u8]) -> io::Result<()> {
-        Ok(rustix::fs::symlinkat(text, &self.0, name)?)
-    }
-
-    pub(crate) fn readlink(&self, name: &[u8]) -> io::Result<Vec<u8>> {
-        Ok(rustix::fs::readlinkat(&self.0, name, Vec::new())?.into_bytes())
-    }
-
     /// All names with their types, without `.` and `..`.
     pub(crate) fn names(&self) -> io::Result<Vec<(Vec<u8>, FileType)>> {
         let mut names = Vec::new();

@@ -34,7 +34,6 @@ use rustix::fs::Stat;
 use self::about::{About, Origin};
 use self::block_sums::BlockSumCache;
 pub(crate) use self::digests::KnownDigests;
-use self::digests::remove_aliases;
 use self::reading::{ReadError, Wait};
 use crate::codec::CHECKSUM_BYTES;
 use crate::digest::{Digest, Digests};
@@ -380,11 +379,6 @@ impl Shared {
         let Ok(stat) = dir_fd.stat(&names.content) else { return 0 };
         if !condition(&stat) {
             return 0;
-        }
-        if let Ok(Some(About { digests: Some(digests), .. })) =
-            About::load(&dir_fd, &names.about, digest)
-        {
-            remove_aliases(&layout, &digests);
         }
         let space = |name| dir_fd.stat(name).map_or(0, |stat| on_disk(stat.st_size as u64));
         let beside = space(&names.about) + space(&names.blocks);

@@ -67,9 +67,6 @@ pub struct StoreConfig {
     /// Whether MD5, SHA-1 and SHA-256 of each content are computed when the store is idle; else,
     /// and before, they are computed on request ([`Shared::compute_digests`]).
     pub digests: bool,
-    /// Whether [`Shared::content_of`] finds contents by digests other than their names. Each
-    /// content takes three inodes more then.
-    pub aliases: bool,
 }
 
 impl StoreConfig {
@@ -82,7 +79,6 @@ impl StoreConfig {
             free_bytes: None,
             memory_bytes: 32 << 20,
             digests: false,
-            aliases: false,
         }
     }
 }
@@ -185,9 +181,6 @@ impl Store {
             tracing::info!("the index of the cache was rebuilt; files recorded: {files}");
         }
         shared.start_housekeeping();
-        if shared.aliases {
-            shared.defer_scan();
-        }
         Ok(Store(Arc::new(FlushOnDrop(shared))))
     }
 

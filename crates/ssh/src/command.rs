@@ -96,9 +96,6 @@ pub fn users_options(config: &Config) -> Vec<OsString> {
         options.push(port.to_string().into());
     }
     options.extend(config.args.iter().cloned());
-    if config.compression {
-        options.push("-C".into());
-    }
     options
 }
 
@@ -235,12 +232,11 @@ mod tests {
         let config = Config {
             port: Some(2222),
             args: ["-F", "/f", "-oCiphers=x"].map(OsString::from).into(),
-            compression: true,
             ..config("user@host:dir")
         };
         assert_eq!(
             text(&users_options(&config)),
-            "-x -a -oClearAllForwardings=yes -p 2222 -F /f -oCiphers=x -C"
+            "-x -a -oClearAllForwardings=yes -p 2222 -F /f -oCiphers=x"
         );
         assert_eq!(text(&target(&config)), "-s -- user@host sftp");
     }

@@ -60,8 +60,6 @@ pub struct Config {
     /// Further arguments of ssh, in order, each as a word of its own: `-F`, `file`, `-i`, `key`,
     /// `-J`, `host`, `-oKEYWORD=value`. File names are absolute, since ssh is started in `/`.
     pub args: Vec<OsString>,
-    /// ssh's `-C`.
-    pub compression: bool,
     /// The SFTP server: `None` for the subsystem `sftp`, a word for the subsystem of that name,
     /// text that contains a `/` for a command, such as
     /// `sudo /usr/lib/openssh/sftp-server`.
@@ -84,7 +82,6 @@ impl Config {
             transport: Transport::Ssh,
             ssh_command: "ssh".into(),
             args: Vec::new(),
-            compression: false,
             sftp_server: None,
             password: None,
             typed_password: TypedPassword::Unseen,

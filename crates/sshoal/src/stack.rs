@@ -16,7 +16,6 @@
 //! Not here: the grammar of a source (`sources`), and the layers above (`mount::wiring`).
 
 mod connect;
-mod digest_command;
 pub mod disk;
 mod place;
 mod view;
@@ -40,8 +39,6 @@ use crate::mount::request::{IdMapKind, MountRequest};
 use crate::sources::{self, Origin, SourceSpec};
 pub use connect::Server;
 use connect::{Asking, Target, Wanted};
-#[cfg(feature = "fuzzing")]
-pub use digest_command::fuzz as fuzz_digest_lines;
 use disk::{Disk, Kept, LoginRecord};
 use view::{Owners, Roots, View};
 

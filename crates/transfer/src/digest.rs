@@ -1,7 +1,5 @@
 //! Digests of whole files: by a command where the file is, or by reading it.
 
-pub mod lines;
-
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -14,9 +12,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
-use self::lines::Line;
 use crate::job::Tree;
-use crate::shell::{Running, Shell, plain_path};
+use crate::shell::{Running, Shell, plain_path, unescape};
 use crate::task::{AbortOnDrop, blocking};
 
 /// A SHA-256 digest.
@@ -175,7 +172,7 @@ impl Digester for ShellDigester {
         command.extend(quote(&plain_path(path.as_bytes()))?);
         command.extend_from_slice(b" 2>/dev/null | sha256sum -b 2>/dev/null; echo");
         let answer = self.shell.output(&command, ANSWER_BYTES).await.ok()?;
-        Digest::try_from(lines::digest(answer.get(..64)?)?).ok()
+        unhex(answer.get(..64)?)
     }
 }
 
@@ -231,11 +228,24 @@ fn enter(root: &[u8]) -> Option<Vec<u8>> {
 
 /// The digests that `sha256sum` has printed, by the path below `./`.
 fn parse(answer: &[u8]) -> HashMap<Vec<u8>, Digest> {
-    let of_path = |line: Line<'_>| {
-        let path = line.name.strip_prefix(b"./")?.to_vec();
-        Some((path, Digest::try_from(line.digest).ok()?))
-    };
-    lines::parse(answer, size_of::<Digest>()).filter_map(of_path).collect()
+    answer.split(|byte| *byte == b'\n').filter_map(line).collect()
+}
+
+/// A line: digest, space, another space or `*`, name. If the program shows the name with escapes,
+/// the line begins with a backslash.
+fn line(text: &[u8]) -> Option<(Vec<u8>, Digest)> {
+    let escaped = text.strip_prefix(b"\\");
+    let (digits, rest) = escaped.unwrap_or(text).split_at_checked(2 * size_of::<Digest>())?;
+    let name = rest.strip_prefix(b"  ").or(rest.strip_prefix(b" *"))?;
+    let name = if escaped.is_some() { unescape(name)? } else { name.to_vec() };
+    Some((name.strip_prefix(b"./")?.to_vec(), unhex(digits)?))
+}
+
+/// The digest that hexadecimal digits stand for.
+fn unhex(digits: &[u8]) -> Option<Digest> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).map(|value| value as u8);
+    let byte = |pair: &[u8]| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?);
+    digits.chunks(2).map(byte).collect::<Option<Vec<u8>>>()?.try_into().ok()
 }
 
 #[cfg(test)]

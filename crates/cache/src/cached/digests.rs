@@ -30,10 +30,7 @@ use crate::{Digest, Digests, KnownFile, Object, Validator};
 /// Computes digests at the remote.
 #[async_trait]
 pub trait DigestSource: Send + Sync + 'static {
-    /// The kind of its digests.
-    fn kind(&self) -> DigestKind;
-
-    /// The digests of the contents that these regular files have now, in the same order; `None`
+    /// The BLAKE3 digests of the contents that these regular files have now, in the same order; `None`
     /// for each that it cannot compute, and for each that does not have these attributes any more,
     /// if it can tell. Dropping the future cancels it.
     async fn digests(&self, files: &[(RemotePath, Attr)]) -> Result<Vec<Option<Bytes>>>;
@@ -44,15 +41,10 @@ pub struct RemoteDigests(pub Arc<dyn Remote>);
 
 #[async_trait]
 impl DigestSource for RemoteDigests {
-    /// The name of a content in the store.
-    fn kind(&self) -> DigestKind {
-        DigestKind::Blake3
-    }
-
     async fn digests(&self, files: &[(RemotePath, Attr)]) -> Result<Vec<Option<Bytes>>> {
         let mut requests = JoinSet::new();
         for (at, (path, attr)) in files.iter().cloned().enumerate() {
-            let (remote, kind) = (self.0.clone(), self.kind());
+            let (remote, kind) = (self.0.clone(), DigestKind::Blake3);
             requests.spawn(async move {
                 let digest = remote.digest(&path, &attr, kind, DigestEffort::Compute).await;
                 (at, digest.unwrap_or_default())
@@ -77,10 +69,9 @@ const MAX_BYTES: u64 = 512 << 20;
 /// Bound on the digests that were returned. All are dropped then.
 const MAX_ANSWERS: usize = 16 << 10;
 
-/// How long the first reader of a directory waits for digests of contents that were just kept, and
-/// a caller for the digest of a content that is being kept. They are computed at some hundred MB a
-/// second.
-const CATCH_UP_LIMIT: Duration = Duration::from_secs(2);
+/// How long a caller waits for the digest of a content that is being kept. They are computed at some
+/// hundred MB a second.
+const KEEPING_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long a directory is not queried again.
 const PAUSE: Duration = Duration::from_secs(60);
@@ -172,8 +163,7 @@ impl Core {
                         done.send_replace(true);
                         return;
                     };
-                    let (digests, ()) = tokio::join!(source.digests(&files), core.catch_up());
-                    match digests {
+                    match source.digests(&files).await {
                         Ok(digests) => {
                             for ((path, attr), digest) in files.into_iter().zip(digests) {
                                 if let Some(digest) = digest {
@@ -192,16 +182,6 @@ impl Core {
             }
         };
         let _ = answered.wait_for(|answered| *answered).await;
-    }
-
-    /// Computes the digests by which cached contents are found, within a bound.
-    async fn catch_up(&self) {
-        if self.config.digest_source.as_ref().is_none_or(|it| it.kind() == DigestKind::Blake3) {
-            return;
-        }
-        let (store, until) = (self.store.clone(), Instant::now() + CATCH_UP_LIMIT);
-        let may_continue = move || Instant::now() < until;
-        let _ = tokio::task::spawn_blocking(move || store.catch_up(may_continue)).await;
     }
 
     /// The files of `dir` whose contents are not known, by their recorded attributes. A directory
@@ -252,12 +232,12 @@ impl Core {
         policy: ReadPolicy,
         stamp: RequestStamp,
     ) -> Option<Object> {
-        let source = self.config.digest_source.as_ref()?;
+        self.config.digest_source.as_ref()?;
         if policy == ReadPolicy::CacheFirst {
             self.prepare_digests(path).await;
         }
         let digest = self.server_digests.get(path, attr)?;
-        let digest = self.store.content_of(source.kind(), &digest)?;
+        let digest = Digest::from_bytes(digest[..].try_into().ok()?);
         let object = self.store.object(&digest).filter(|object| object.len() == attr.size)?;
         let settled = policy == ReadPolicy::Server && self.validators.is_settled(path, attr);
         if policy == ReadPolicy::Server && !settled
@@ -345,8 +325,8 @@ impl Core {
             let Some(content) = contents.find(|content| *content.borrow() > 0) else {
                 return Ok(None);
             };
-            let _ = tokio::time::timeout(CATCH_UP_LIMIT, self.write_behind.wait_written(&content))
-                .await;
+            let _ =
+                tokio::time::timeout(KEEPING_LIMIT, self.write_behind.wait_written(&content)).await;
             let digest = self.cached_digest(path, attr, kind).await;
             return Ok(digest.filter(|_| self.changes.is_stable(path)));
         }

@@ -11,12 +11,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use base::Mutex;
 
-use super::scan::{self, What};
 use super::shared::Shared;
 use crate::digest::Digest;
 use crate::object::about::Origin;
@@ -38,8 +37,6 @@ struct Queue {
     /// The files where contents were found.
     notes: VecDeque<(Digest, Origin)>,
     undigested: VecDeque<Digest>,
-    /// The contents of earlier processes have to be scanned.
-    scan_due: bool,
     last_kept: Option<Instant>,
 }
 
@@ -47,9 +44,6 @@ struct Queue {
 #[derive(Default)]
 pub(crate) struct DeferredWork {
     queue: Mutex<Queue>,
-    /// Shared by the workers that scan, or compute the digests of a content that is no longer in
-    /// the queue.
-    working: RwLock<()>,
     /// Held while records are written.
     writing: Mutex<()>,
     /// The thread is running.
@@ -63,24 +57,7 @@ impl DeferredWork {
 
     fn is_empty(&self) -> bool {
         let queue = self.queue.lock();
-        queue.notes.is_empty() && queue.undigested.is_empty() && !queue.scan_due
-    }
-
-    /// The next content, or `None` for a scan, with a guard that is held until its end.
-    fn next(&self) -> Option<(Option<Digest>, RwLockReadGuard<'_, ()>)> {
-        let mut queue = self.queue.lock();
-        let digest = match std::mem::take(&mut queue.scan_due) {
-            true => None,
-            false => Some(queue.undigested.pop_front()?),
-        };
-        Some((digest, self.working.read().unwrap_or_else(PoisonError::into_inner)))
-    }
-
-    /// Returns when no worker is left, or `may_continue` returns false.
-    fn until_done(&self, may_continue: &dyn Fn() -> bool) {
-        while may_continue() && self.working.try_write().is_err() {
-            std::thread::sleep(IDLE_AFTER / 10);
-        }
+        queue.notes.is_empty() && queue.undigested.is_empty()
     }
 }
 
@@ -101,12 +78,6 @@ impl Shared {
         self.start_deferred();
     }
 
-    /// Defers a scan for contents whose digests an earlier process has not computed.
-    pub(crate) fn defer_scan(self: &Arc<Shared>) {
-        self.deferred.queue.lock().scan_due = true;
-        self.start_deferred();
-    }
-
     /// Writes the deferred records.
     pub(crate) fn write_notes(&self) {
         // Under the lock, so that all of them are written when a second caller returns.
@@ -122,39 +93,15 @@ impl Shared {
     }
 
     /// Computes the digests that are due, as long as `may_continue` returns true. Long.
-    pub fn catch_up(self: &Arc<Shared>, may_continue: impl Fn() -> bool) {
-        let deferred = &self.deferred;
-        loop {
-            while may_continue()
-                && let Some((digest, _working)) = deferred.next()
-            {
-                let Some(digest) = digest else {
-                    let found = self.undigested();
-                    deferred.queue.lock().undigested.extend(found);
-                    continue;
-                };
-                if self.make_digests(&digest, &may_continue).is_none() && !may_continue() {
-                    // It may have been given up in the middle.
-                    deferred.queue.lock().undigested.push_front(digest);
-                }
-            }
-            deferred.until_done(&may_continue);
-            // Other workers may have added contents, or given up.
-            if !may_continue() || deferred.queue.lock().undigested.is_empty() {
-                return;
+    fn compute_due(self: &Arc<Shared>, may_continue: &dyn Fn() -> bool) {
+        let queue = &self.deferred.queue;
+        while may_continue() {
+            let Some(digest) = queue.lock().undigested.pop_front() else { return };
+            if self.make_digests(&digest, may_continue).is_none() && !may_continue() {
+                // It may have been given up in the middle.
+                queue.lock().undigested.push_front(digest);
             }
         }
-    }
-
-    /// The contents in the store, up to the bound.
-    fn undigested(&self) -> Vec<Digest> {
-        let mut items = Vec::new();
-        scan::objects(&self.layout(), &mut items);
-        let digests = items.into_iter().filter_map(|item| match item.what {
-            What::Object(digest, _) => Some(digest),
-            What::Partial(_) | What::Records(..) => None,
-        });
-        digests.take(MAX_UNDIGESTED).collect()
     }
 
     fn start_deferred(self: &Arc<Shared>) {
@@ -180,8 +127,7 @@ fn run(shared: &Weak<Shared>) {
         }
         shared.write_notes();
         // Ends when this thread holds the last reference to the store.
-        let may_continue = || shared.deferred.is_idle() && Arc::strong_count(&shared) > 1;
-        shared.catch_up(may_continue);
+        shared.compute_due(&|| shared.deferred.is_idle() && Arc::strong_count(&shared) > 1);
         if !shared.deferred.is_empty() {
             continue;
         }
@@ -196,35 +142,4 @@ fn run(shared: &Weak<Shared>) {
 /// Sets the nice value of this thread. Failing has no effect but the priority.
 pub(crate) fn lower_priority(niceness: i32) {
     let _ = rustix::process::setpriority_process(Some(rustix::thread::gettid()), niceness);
-}
-
-#[cfg(test)]
-mod tests {
-    use std::cell::Cell;
-
-    use super::*;
-
-    #[test]
-    fn others_who_are_worker_are_waited_for_as_long_as_one_goes_on() {
-        let deferred = DeferredWork::default();
-        deferred.until_done(&|| true);
-        deferred.queue.lock().undigested.push_back(Digest::of(b"content"));
-        let (_, worker) = deferred.next().unwrap();
-        let looks = Cell::new(0);
-        deferred.until_done(&|| {
-            looks.set(looks.get() + 1);
-            deferred.is_idle() && looks.get() < 3
-        });
-        assert_eq!(looks.get(), 3);
-        std::thread::scope(|scope| {
-            scope.spawn(|| deferred.until_done(&|| true));
-            drop(worker);
-        });
-        deferred.queue.lock().scan_due = true;
-        let (digest, worker) = deferred.next().unwrap();
-        assert!(digest.is_none() && deferred.next().is_none());
-        deferred.until_done(&|| false);
-        drop(worker);
-        deferred.until_done(&|| true);
-    }
 }

@@ -304,11 +304,13 @@ impl Shared {
             self.wait_for_clean_up(lock)?;
         }
         let removed = || -> io::Result<()> {
-            for dir_fd in [&layout.objects, &layout.index, &layout.alias, &layout.partial] {
+            for dir_fd in [&layout.objects, &layout.index, &layout.partial] {
                 for (name, _) in dir_fd.names()? {
                     layout.move_to_trash(dir_fd, &name)?;
                 }
             }
+            // A directory of earlier versions.
+            layout.move_to_trash(&layout.root, b"alias")?;
             Ok(())
         };
         removed().map_err(|error| StoreError::io(&self.dir, "removing its contents", error))?;

@@ -35,8 +35,6 @@ pub(crate) struct Layout {
     pub(crate) partial: DirFd,
     /// Records of names.
     pub(crate) index: DirFd,
-    /// Contents by other digests.
-    pub(crate) alias: DirFd,
     pub(crate) pins: DirFd,
     /// Files that are being written, before they get their name.
     pub(crate) tmp: DirFd,
@@ -55,7 +53,6 @@ impl Layout {
                 objects: root.make_sub(b"objects")?,
                 partial: root.make_sub(b"partial")?,
                 index: root.make_sub(b"index")?,
-                alias: root.make_sub(b"alias")?,
                 pins: root.make_sub(b"pins")?,
                 tmp: root.make_sub(b"tmp")?,
                 index_is_new,

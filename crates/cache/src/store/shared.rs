@@ -75,7 +75,6 @@ struct Reservation {
 pub struct Shared {
     pub(crate) dir: PathBuf,
     pub(crate) digests: bool,
-    pub(crate) aliases: bool,
     bounds: Mutex<Bounds>,
     pub(crate) health: Health,
     pub(crate) counters: Counters,
@@ -101,8 +100,7 @@ impl Shared {
         let bounds = Bounds { size: config.size_bytes, free: config.free_bytes };
         let limit_bytes = layout.disk().map_or(0, |disk| bounds.size_bytes(&disk));
         Ok(Shared {
-            digests: config.digests || config.aliases,
-            aliases: config.aliases,
+            digests: config.digests,
             bounds: Mutex::new(bounds),
             health: Health::default(),
             counters: Counters::default(),

@@ -131,10 +131,6 @@ struct AtServer {
 
 #[async_trait]
 impl DigestSource for AtServer {
-    fn kind(&self) -> DigestKind {
-        DigestKind::Blake3
-    }
-
     async fn digests(&self, files: &[(RemotePath, Attr)]) -> Result<Vec<Option<Bytes>>> {
         self.calls.fetch_add(1, Ordering::Relaxed);
         if self.lies { Err(Errno::EIO) } else { Ok(blake3_of(&self.memory, files)) }
@@ -221,10 +217,6 @@ struct Held {
 
 #[async_trait]
 impl DigestSource for Held {
-    fn kind(&self) -> DigestKind {
-        DigestKind::Blake3
-    }
-
     async fn digests(&self, files: &[(RemotePath, Attr)]) -> Result<Vec<Option<Bytes>>> {
         let digests = blake3_of(&self.memory, files);
         self.computed.notify_one();
@@ -272,51 +264,4 @@ async fn without_digests_everything_is_fetched() {
     read_revision(&cached, &stage, "v1").await;
     assert_eq!(cached.status().read_there_bytes, 1_000_000);
     assert_eq!(source.calls.load(Ordering::Relaxed), 1);
-}
-
-/// A source with another kind of digest, for files in a directory that was not listed.
-struct Sha256AtServer(Arc<MemRemote>);
-
-#[async_trait]
-impl DigestSource for Sha256AtServer {
-    fn kind(&self) -> DigestKind {
-        DigestKind::Sha256
-    }
-
-    async fn digests(&self, files: &[(RemotePath, Attr)]) -> Result<Vec<Option<Bytes>>> {
-        use sha2::Digest as _;
-        let digest = |(path, _): &(RemotePath, Attr)| {
-            let content = self.0.content(&path.to_string());
-            Some(Bytes::copy_from_slice(&sha2::Sha256::digest(content)))
-        };
-        Ok(files.iter().map(digest).collect())
-    }
-}
-
-/// Digests of contents that were just kept are available when needed, also if the mount that kept
-/// them has not computed them. (On a busy machine that may take longer than a reader waits.)
-#[tokio::test(start_paused = true)]
-async fn another_revision_is_found_by_other_digests_at_once() {
-    let stage = Stage::new();
-    revision(&stage, "v1", 0);
-    revision(&stage, "v2", 0);
-    revision(&stage, "v3", 0);
-    let source = || Some(Arc::new(Sha256AtServer(stage.memory.clone())) as Arc<dyn DigestSource>);
-    // Without digests: as a mount that is not configured to compute them.
-    let store = cache::Store::open(cache::StoreConfig {
-        size_bytes: Some(1 << 30),
-        free_bytes: Some(0),
-        ..cache::StoreConfig::new(stage.dir.path().join("store"))
-    });
-    let cached = stage.mount_on(store.unwrap(), stage.config());
-    read_revision(&cached, &stage, "v1").await;
-    drop(cached);
-    for revision in ["v2", "v3"] {
-        let cached = stage.mount_with(CachedConfig { digest_source: source(), ..stage.config() });
-        for file in 0..FILES {
-            let name = format!("{revision}/f{file}");
-            assert!(read(&cached, &name).await.unwrap() == stage.memory.content(&name), "{name}");
-        }
-        assert_eq!(cached.status().read_there_bytes, 0, "{revision}");
-    }
 }

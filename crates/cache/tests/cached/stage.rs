@@ -21,7 +21,6 @@ pub(crate) fn open_store(dir: &Path) -> Store {
         size_bytes: Some(1 << 30),
         free_bytes: Some(0),
         digests: true,
-        aliases: true,
         ..StoreConfig::new(dir.join("store"))
     };
     Store::open(config).expect("a store can be opened in an own directory")

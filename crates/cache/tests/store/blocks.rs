@@ -40,7 +40,7 @@ fn fetch(store: &Store) -> cache::Partial {
 impl Kept {
     fn new() -> Kept {
         let dir = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        let store = world::open(dir.path());
+        let store = world::open_without_digests(dir.path());
         let kept = Kept { digest: Digest::of(&content()), content: content(), dir, store };
         kept.put();
         kept
@@ -113,7 +113,7 @@ fn a_part_is_read_without_the_rest_of_its_chunk() {
 fn no_flipped_bit_of_a_block_is_read() {
     let kept = Kept::new();
     // No other thread reads it meanwhile, and would remove it, or writes metadata.
-    kept.store.catch_up(|| true);
+    kept.store.compute_digests(&kept.digest).unwrap();
     kept.store.flush();
     let stride = if world::is_big() { 1 } else { 1009 };
     let names = ["", ".about", ".blocks"];

@@ -11,7 +11,7 @@ const WHOLE: Found = Found { record: true, content: true };
 
 /// A store without digests, for which it would open contents itself: open ones are not evicted.
 fn bounded(dir: &Path, size_bytes: u64) -> Store {
-    let config = StoreConfig { digests: false, aliases: false, ..world::config(dir) };
+    let config = StoreConfig { digests: false, ..world::config(dir) };
     Store::open(StoreConfig { size_bytes: Some(size_bytes), ..config }).unwrap()
 }
 

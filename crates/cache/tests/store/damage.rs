@@ -49,12 +49,6 @@ fn fast_dir() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// A store without background work.
-fn open(dir: &Path) -> Store {
-    let config = world::config(dir);
-    Store::open(cache::StoreConfig { digests: false, aliases: false, ..config }).unwrap()
-}
-
 /// The files of a store on the disk.
 struct Image {
     dir: PathBuf,
@@ -63,9 +57,10 @@ struct Image {
 
 impl Image {
     fn new(dir: &Path) -> Image {
-        let store = world::open(dir);
+        let store = world::open_without_digests(dir);
         for (file, version) in *WHOLE {
-            world::put(&store, file, version).unwrap();
+            let known = world::put(&store, file, version).unwrap();
+            store.compute_digests(&known.digest).unwrap();
         }
         let attr = world::attr(BEGUN, 1);
         let begun = store.fetch(&source(), &world::path(BEGUN), Validator::of(&attr));
@@ -74,7 +69,6 @@ impl Image {
         store.record_link(&source(), &world::link_path(2), &world::link_of(2));
         store.pin(&source(), &world::dir(4)).unwrap();
         store.gc();
-        store.catch_up(|| true);
         drop((store, begun));
         let mut files = BTreeMap::new();
         collect(dir, &mut files);
@@ -126,7 +120,7 @@ impl Image {
     /// Damages one file, and requests everything from a store that is opened then.
     fn damage(&self, path: &Path, damaged: &[u8]) -> u32 {
         self.replace(path, damaged);
-        let found = self.check(&open(&self.dir));
+        let found = self.check(&world::open_without_digests(&self.dir));
         self.restore();
         found
     }
@@ -184,7 +178,7 @@ fn no_flipped_bit_gives_other_bytes() {
     let all = WHOLE.len() as u32 + 2;
     let (flips, misses, tables) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
     on_all_processors(|image, worker, workers| {
-        assert_eq!(image.check(&open(&image.dir)), all);
+        assert_eq!(image.check(&world::open_without_digests(&image.dir)), all);
         image.restore();
         let mut numbers = Numbers::new(5 + worker as u64);
         for (path, bytes) in &image.files {
@@ -204,7 +198,7 @@ fn no_flipped_bit_gives_other_bytes() {
                 misses.fetch_add(u64::from(found < all), Relaxed);
             }
         }
-        assert_eq!(image.check(&open(&image.dir)), all, "restored");
+        assert_eq!(image.check(&world::open_without_digests(&image.dir)), all, "restored");
     });
     let (flips, misses) = (flips.into_inner(), misses.into_inner());
     // Most bits matter. (Others are in checksums of digests, usage, the tag.)
@@ -220,7 +214,7 @@ fn no_flipped_bit_gives_other_bytes() {
 fn no_flipped_bit_of_a_large_content_is_read() {
     let stride = if world::is_big() { 1 } else { STRIDE };
     on_all_processors(|image, worker, workers| {
-        let store = open(&image.dir);
+        let store = world::open_without_digests(&image.dir);
         let right = world::content(LARGE, WHOLE[3].1);
         let digest = cache::Digest::of(&right);
         let hex = digest.to_hex();
@@ -251,7 +245,7 @@ fn no_flipped_bit_of_a_large_content_is_read() {
 fn no_flipped_bit_of_a_part_is_read() {
     let stride = if world::is_big() { 1 } else { STRIDE };
     on_all_processors(|image, worker, workers| {
-        let store = open(&image.dir);
+        let store = world::open_without_digests(&image.dir);
         let right = world::content(BEGUN, 1).slice(..CHUNK_BYTES as usize);
         let validator = Validator::of(&world::attr(BEGUN, 1));
         let fetch = || store.fetch(&source(), &world::path(BEGUN), validator);
@@ -367,7 +361,7 @@ fn a_verification_finds_damage_in_unread_contents() {
         let mut flipped = bytes.clone();
         flipped[bytes.len().min(2000) / 2] ^= 4;
         std::fs::write(path, &flipped).unwrap();
-        let store = open(dir.path());
+        let store = world::open_without_digests(dir.path());
         let report = store.verify(|_| {});
         assert!(!report.is_clean(), "{name}");
         image.restore();

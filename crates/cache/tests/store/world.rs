@@ -25,13 +25,17 @@ pub(crate) fn config(dir: &Path) -> StoreConfig {
         size_bytes: Some(1 << 30),
         free_bytes: Some(0),
         digests: true,
-        aliases: true,
         ..StoreConfig::new(dir)
     }
 }
 
 pub(crate) fn open(dir: &Path) -> Store {
     Store::open(config(dir)).unwrap()
+}
+
+/// A store that computes digests only on request.
+pub(crate) fn open_without_digests(dir: &Path) -> Store {
+    Store::open(StoreConfig { digests: false, ..config(dir) }).unwrap()
 }
 
 /// Reproducible pseudo-random numbers.

@@ -1,6 +1,5 @@
 //! The options of the disk cache and of digests.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use base::{DigestEffort, DigestKind};
@@ -29,8 +28,6 @@ pub struct DiskOptions {
     pub digest: Option<DigestEffort>,
     /// The attributes for digests.
     pub attributes: Vec<DigestAttribute>,
-    /// The command that computes digests of files on the host.
-    pub digest_command: Option<OsString>,
     /// The helper computes digests of files that are not cached, before they are fetched.
     pub server_digests: bool,
 }
@@ -46,7 +43,6 @@ impl Default for DiskOptions {
             passthrough: None,
             digest: Some(DigestEffort::Known),
             attributes: usual_attributes(),
-            digest_command: None,
             server_digests: false,
         }
     }

@@ -205,9 +205,6 @@ const OPTIONS: &[(&str, Change)] = &[
         r.disk.get_or_insert_default().attributes =
             vec![DigestAttribute { name, kind, is_hex: true }];
     }),
-    ("cache=disk,digest_command=sha256sum", |r| {
-        r.disk.get_or_insert_default().digest_command = Some("sha256sum".into());
-    }),
     ("cache=disk,server_digests", |r| {
         r.disk.get_or_insert_default().server_digests = true;
     }),

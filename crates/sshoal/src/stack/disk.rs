@@ -11,13 +11,13 @@ use std::sync::Arc;
 
 use base::{Attr, FileKind, Remote, RemotePath, Timestamp};
 use cache::{
-    Cached, CachedConfig, KnownAttr, RemoteDigests, SourceId, Store, StoreConfig, StoreError,
+    Cached, CachedConfig, DigestSource, KnownAttr, RemoteDigests, SourceId, Store, StoreConfig,
+    StoreError,
 };
 use cli::{OrProblem, Problem, printable};
 use vfs::Consistency;
 
 use super::Source;
-use super::digest_command::DigestCommand;
 use crate::mount::disk::DiskOptions;
 use crate::mount::request::MountRequest;
 use crate::sources::Origin;
@@ -45,8 +45,6 @@ impl Disk {
             free_bytes: options.free_bytes,
             memory_bytes: MEMORY_BYTES,
             digests: options.digest.is_some(),
-            // Contents are looked up by other digests only if a server reports them.
-            aliases: options.digest_command.is_some(),
         };
         let about = || format!("cache '{}'", printable(&dir));
         let opening = move || Store::open(config).inspect(Store::remember_bounds);
@@ -160,15 +158,9 @@ pub(super) async fn cached(
         stale_ok: request.vfs.serve_stale,
         request_timeout: request.host.stall_limit,
         backing: crate::open_modes::may_use_passthrough(request),
-        digest_source: match &options.digest_command {
-            // In a pool, by the first gateway.
-            Some(command) => {
-                let connector = &source.hosts[0].connector;
-                Some(Arc::new(DigestCommand::new(command, directory, connector)?))
-            }
-            None if options.server_digests => Some(Arc::new(RemoteDigests(below.clone()))),
-            None => None,
-        },
+        digest_source: options
+            .server_digests
+            .then(|| Arc::new(RemoteDigests(below.clone())) as Arc<dyn DigestSource>),
         ..CachedConfig::new(id)
     };
     let layer = Cached::new(below, store.clone(), config).or_problem("cache=disk")?;

@@ -228,10 +228,6 @@ pub(super) const DISK: &[MountOption] = &[
         .help(
             "add a digest attribute, such as sha256:hex:user.NAME; none: remove the default ones",
         ),
-    text("digest_command", "COMMAND", |draft, command| {
-        draft.disk.options().digest_command = Some(command);
-    })
-    .help("get digests by running this command, such as sha256sum, on the server (default none)"),
     flag("server_digests", |draft| draft.disk.options().server_digests = true).help(
         "get digests from the server's sshoal helper, and fetch only contents that are not cached",
     ),

@@ -137,12 +137,6 @@ fn known_digests_and_other_names_cost_no_request() {
     mount.unmount();
 }
 
-/// What the server's own command tells saves moving what is here under another name.
-#[test]
-fn server_digests_avoid_fetching_cached_contents() {
-    digests_avoid_fetching(&World::new(), "digest_command=sha256sum,consistency=immutable");
-}
-
 #[test]
 fn digests_of_the_helper_avoid_fetching_cached_contents() {
     let world = served_by_helper("");
