@@ -5,7 +5,6 @@
 
 use std::fmt;
 use std::future::Future;
-use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -54,30 +53,13 @@ pub struct Branch {
     pub presence: Presence,
 }
 
-/// Implements the words of an enum's values on the command line and in the configuration.
+/// Implements the words of an enum's values, as the status shows them.
 macro_rules! words {
     ($kind:ident: $($word:literal => $value:ident),* $(,)?) => {
-        impl $kind {
-            /// All values with their words.
-            pub const WORDS: &[(&str, $kind)] = &[$(($word, $kind::$value)),*];
-        }
-
         impl fmt::Display for $kind {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str(match self {
                     $($kind::$value => $word,)*
-                })
-            }
-        }
-
-        impl FromStr for $kind {
-            type Err = crate::UnknownWord;
-
-            fn from_str(word: &str) -> std::result::Result<$kind, crate::UnknownWord> {
-                let known = $kind::WORDS.iter().find(|(known, _)| *known == word);
-                known.map(|(_, value)| *value).ok_or_else(|| crate::UnknownWord {
-                    word: word.escape_debug().to_string(),
-                    known: $kind::WORDS.iter().map(|(known, _)| *known).collect(),
                 })
             }
         }

@@ -1,4 +1,4 @@
-//! Errors of a set of branches, and of the words that configure them.
+//! Errors of a set of branches.
 
 use thiserror::Error;
 
@@ -22,14 +22,4 @@ pub enum Error {
     /// No branch of that name.
     #[error("no source of the tree is called {0}: the status lists the sources")]
     Unknown(String),
-}
-
-/// A word that is not valid in its place.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("\"{word}\" is none of {}", known.join(", "))]
-pub struct UnknownWord {
-    /// The word, escaped.
-    pub word: String,
-    /// The valid words.
-    pub known: Vec<&'static str>,
 }

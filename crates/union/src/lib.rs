@@ -66,7 +66,7 @@ mod watches;
 mod xattr;
 
 pub use branch::{Branch, Mode, Presence};
-pub use error::{Error, UnknownWord};
+pub use error::Error;
 pub use policy::{ActionPolicy, CreatePolicy, Policies};
 pub use tree::MAX_BRANCHES;
 pub use union::{BranchStatus, Changed, Status, Union};

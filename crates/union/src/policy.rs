@@ -1,7 +1,6 @@
 //! The branch for new entries, and the branches that a change applies to.
 
 use std::fmt;
-use std::str::FromStr;
 
 use crate::branch::words;
 
@@ -58,26 +57,4 @@ pub struct Policies {
     pub create: CreatePolicy,
     /// Which copies are changed and removed.
     pub action: ActionPolicy,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Mode, Presence};
-
-    #[test]
-    fn every_word_is_what_its_value_shows() {
-        fn check<T: Copy + PartialEq + fmt::Debug + fmt::Display + FromStr>(words: &[(&str, T)]) {
-            for (word, value) in words {
-                assert_eq!(word.parse::<T>().ok(), Some(*value), "{word}");
-                assert_eq!(value.to_string(), *word);
-            }
-        }
-        check(CreatePolicy::WORDS);
-        check(ActionPolicy::WORDS);
-        check(Mode::WORDS);
-        check(Presence::WORDS);
-        let error = "newest\n".parse::<CreatePolicy>().unwrap_err();
-        assert_eq!(error.to_string(), "\"newest\\n\" is none of epff, ff, epmfs, mfs, rand");
-    }
 }

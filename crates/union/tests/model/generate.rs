@@ -66,9 +66,10 @@ fn ops() -> impl Strategy<Value = Op> {
 }
 
 pub(crate) fn cases() -> impl Strategy<Value = Case> {
+    use CreatePolicy::{EpFf, EpMfs, Ff, Mfs, Rand};
     let policies = (
-        select(CreatePolicy::WORDS).prop_map(|(_, policy)| policy),
-        select(ActionPolicy::WORDS).prop_map(|(_, policy)| policy),
+        select(&[EpFf, Ff, EpMfs, Mfs, Rand][..]),
+        select(&[ActionPolicy::First, ActionPolicy::All][..]),
     );
     let at_root = vec((Just(""), modes(), seeds()), 1..4);
     let anywhere = vec((select(PLACES), modes(), seeds()), 0..2);
