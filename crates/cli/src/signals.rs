@@ -1,38 +1,42 @@
 //! Signals that the programs handle.
 
+use std::future::poll_fn;
 use std::io;
+use std::task::Poll;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// A signal that is waited for instead of ending the process.
+/// Signals that are waited for instead of ending the process.
 ///
 /// A signal that the process was started to ignore stays ignored, and is never received: nohup(1)
 /// sets this for SIGHUP, and shells without job control for the SIGINT and SIGQUIT of commands in
 /// the background.
-pub struct HandledSignal(Option<Signal>);
+pub struct HandledSignals(Vec<(SignalKind, Signal)>);
 
-impl HandledSignal {
+impl HandledSignals {
     /// Must be called within a runtime.
     ///
     /// # Errors
-    /// When the system refuses the handler.
-    pub fn new(kind: SignalKind) -> io::Result<HandledSignal> {
-        if is_ignored(kind) {
-            return Ok(HandledSignal(None));
-        }
-        Ok(HandledSignal(Some(signal(kind)?)))
+    /// When the system refuses a handler.
+    pub fn new(kinds: &[SignalKind]) -> io::Result<HandledSignals> {
+        let handled = kinds.iter().filter(|&&kind| !is_ignored(kind));
+        Ok(HandledSignals(
+            handled.map(|&kind| Ok((kind, signal(kind)?))).collect::<io::Result<_>>()?,
+        ))
     }
 
     /// Waits for the next one. Dropping the future loses none.
-    pub async fn received(&mut self) {
-        match &mut self.0 {
-            Some(signal) => {
-                signal.recv().await;
-            }
-            None => std::future::pending().await,
-        }
+    pub async fn next(&mut self) -> SignalKind {
+        poll_fn(|context| {
+            let mut received = self
+                .0
+                .iter_mut()
+                .filter_map(|(kind, signal)| signal.poll_recv(context).is_ready().then_some(*kind));
+            received.next().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
     }
 }
 
@@ -58,9 +62,7 @@ impl Requested {
 
 /// The signals that request the end of the process. From here on, they do not end it by themselves.
 pub struct EndSignals {
-    terminate: HandledSignal,
-    interrupt: HandledSignal,
-    hangup: HandledSignal,
+    signals: HandledSignals,
     requested: Requested,
 }
 
@@ -71,9 +73,11 @@ impl EndSignals {
     /// When the system refuses a handler.
     pub fn new() -> io::Result<EndSignals> {
         Ok(EndSignals {
-            terminate: HandledSignal::new(SignalKind::terminate())?,
-            interrupt: HandledSignal::new(SignalKind::interrupt())?,
-            hangup: HandledSignal::new(SignalKind::hangup())?,
+            signals: HandledSignals::new(&[
+                SignalKind::terminate(),
+                SignalKind::interrupt(),
+                SignalKind::hangup(),
+            ])?,
             requested: Requested::default(),
         })
     }
@@ -82,11 +86,7 @@ impl EndSignals {
     /// first one.
     pub async fn next(&mut self) -> i32 {
         loop {
-            let kind = tokio::select! {
-                () = self.terminate.received() => SignalKind::terminate(),
-                () = self.interrupt.received() => SignalKind::interrupt(),
-                () = self.hangup.received() => SignalKind::hangup(),
-            };
+            let kind = self.signals.next().await;
             if self.requested.is_new(Instant::now()) {
                 return kind.as_raw_value();
             }
@@ -149,17 +149,13 @@ mod tests {
         }
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().unwrap();
         runtime.block_on(async {
-            let mut hangup = HandledSignal::new(SignalKind::hangup()).unwrap();
-            let mut terminate = HandledSignal::new(SignalKind::terminate()).unwrap();
+            let kinds = [SignalKind::hangup(), SignalKind::terminate()];
+            let mut signals = HandledSignals::new(&kinds).unwrap();
             for signal in ["-HUP", "-TERM"] {
                 let process = std::process::id().to_string();
                 assert!(Command::new("kill").args([signal, &process]).status().unwrap().success());
             }
-            tokio::select! {
-                biased;
-                () = hangup.received() => panic!("SIGHUP was ignored"),
-                () = terminate.received() => {}
-            }
+            assert_eq!(signals.next().await, SignalKind::terminate(), "SIGHUP was ignored");
         });
     }
 }

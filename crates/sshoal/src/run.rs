@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use base::shell::quote;
-use cli::signals::HandledSignal;
+use cli::signals::HandledSignals;
 use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, printable};
 use control::place::{Host, Place};
 use control::{Wish, client};
@@ -245,33 +245,9 @@ struct Ended {
 
 /// The signals that end a command. Once they exist, these signals do not end this process by
 /// themselves, so all that may take long waits for them, too.
-struct Signals {
-    interrupt: HandledSignal,
-    quit: HandledSignal,
-    terminate: HandledSignal,
-    hangup: HandledSignal,
-}
-
-impl Signals {
-    /// Must be called within a runtime.
-    fn new() -> io::Result<Signals> {
-        Ok(Signals {
-            interrupt: HandledSignal::new(SignalKind::interrupt())?,
-            quit: HandledSignal::new(SignalKind::quit())?,
-            terminate: HandledSignal::new(SignalKind::terminate())?,
-            hangup: HandledSignal::new(SignalKind::hangup())?,
-        })
-    }
-
-    /// Waits for the next one.
-    async fn next(&mut self) -> Signal {
-        tokio::select! {
-            () = self.interrupt.received() => Signal::INT,
-            () = self.quit.received() => Signal::QUIT,
-            () = self.terminate.received() => Signal::TERM,
-            () = self.hangup.received() => Signal::HUP,
-        }
-    }
+fn signals() -> io::Result<HandledSignals> {
+    use SignalKind as Kind;
+    HandledSignals::new(&[Kind::interrupt(), Kind::quit(), Kind::terminate(), Kind::hangup()])
 }
 
 fn runtime() -> io::Result<Runtime> {
@@ -283,7 +259,7 @@ fn unless_signalled<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<Option<T>> {
     runtime()?.block_on(async {
-        let mut signals = Signals::new()?;
+        let mut signals = signals()?;
         let (told, done) = oneshot::channel();
         std::thread::spawn(move || told.send(work()));
         tokio::select! {
@@ -304,7 +280,7 @@ fn is_in_foreground() -> bool {
 /// are passed on. A signal that this process ignores, the command also ignores.
 fn supervise(command: Command) -> io::Result<Ended> {
     runtime()?.block_on(async {
-        let mut signals = Signals::new()?;
+        let mut signals = signals()?;
         let mut child = tokio::process::Command::from(command).spawn()?;
         let heard = match child.stderr.take() {
             Some(stderr) => Some(hear(stderr.into_owned_fd()?.into(), io::stderr())),
@@ -312,15 +288,18 @@ fn supervise(command: Command) -> io::Result<Ended> {
         };
         let mut is_interrupted = false;
         let status = loop {
-            let signal = tokio::select! {
+            let kind = tokio::select! {
                 status = child.wait() => break status?,
-                signal = signals.next() => signal,
+                kind = signals.next() => kind,
             };
             is_interrupted = true;
             // A program may take a second Ctrl-C for another request.
-            let has_it = [Signal::INT, Signal::QUIT].contains(&signal) && is_in_foreground();
+            let is_of_terminal = [SignalKind::interrupt(), SignalKind::quit()].contains(&kind);
             let pid = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
-            if let Some(pid) = pid.filter(|_| !has_it) {
+            if let Some(pid) = pid
+                && let Some(signal) = Signal::from_named_raw(kind.as_raw_value())
+                && !(is_of_terminal && is_in_foreground())
+            {
                 let _ = kill_process(pid, signal);
             }
         };
