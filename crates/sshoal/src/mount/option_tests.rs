@@ -619,6 +619,7 @@ fn wrong_options_are_named_with_what_would_be_right() {
         ("cache_size=5X", "option 'cache_size=5X': needs a size, as in 512M or 20G"),
         ("cache_size=9k", "option 'cache_size=9k': must be at least 1M"),
         ("cache=dsk", "option 'cache=dsk': must be disk, yes or no"),
+        ("io_uring=maybe", "option 'io_uring=maybe': must be yes or no"),
         ("immutable=", "option 'immutable=': needs a value, as in immutable[=LIST]"),
         ("immutable=/", "option 'immutable=/': matches everything; use consistency=immutable"),
         (

@@ -69,7 +69,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
                 draft.request.limits.io_uring = match value {
                     "yes" => true,
                     "no" => false,
-                    _ => return Err("yes or no".to_owned()),
+                    _ => return Err("must be yes or no".to_owned()),
                 };
                 Ok(())
             },
