@@ -54,6 +54,8 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use cli::EXIT_FAILURE;
+#[cfg(feature = "fuzzing")]
+pub use config_file::fuzz;
 use program::Program;
 
 /// Runs the program with the arguments of this process.
@@ -66,10 +68,4 @@ pub fn main() -> ExitCode {
         eprintln!("{}: {error:#}", program.name);
         ExitCode::from(EXIT_FAILURE)
     })
-}
-
-/// Body of a fuzz target: any bytes as a configuration file.
-#[cfg(feature = "fuzzing")]
-pub fn fuzz(data: &[u8]) {
-    config_file::fuzz(data);
 }

@@ -19,8 +19,8 @@ pub(super) struct Document {
     pub path: PathBuf,
     /// Options of every mount.
     pub defaults: Vec<Setting>,
-    pub entries: Vec<Entry>,
     /// The mounts in the order of the file.
+    pub entries: Vec<Entry>,
     pub faults: Vec<Fault>,
 }
 
