@@ -30,9 +30,9 @@ use crate::{Digest, Digests, KnownFile, Object, Validator};
 /// Computes digests at the remote.
 #[async_trait]
 pub trait DigestSource: Send + Sync + 'static {
-    /// The BLAKE3 digests of the contents that these regular files have now, in the same order; `None`
-    /// for each that it cannot compute, and for each that does not have these attributes any more,
-    /// if it can tell. Dropping the future cancels it.
+    /// The BLAKE3 digests of the contents that these regular files have now, in the same order;
+    /// `None` for each that it cannot compute, and for each that does not have these attributes any
+    /// more, if it can tell. Dropping the future cancels it.
     async fn digests(&self, files: &[(RemotePath, Attr)]) -> Result<Vec<Option<Bytes>>>;
 }
 
@@ -69,8 +69,7 @@ const MAX_BYTES: u64 = 512 << 20;
 /// Bound on the digests that were returned. All are dropped then.
 const MAX_ANSWERS: usize = 16 << 10;
 
-/// How long a caller waits for the digest of a content that is being kept. They are computed at some
-/// hundred MB a second.
+/// How long a caller waits for the digest of a content that is being kept.
 const KEEPING_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long a directory is not queried again.
