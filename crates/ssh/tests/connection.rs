@@ -401,7 +401,6 @@ async fn the_arguments_are_those_of_sshfs_and_nothing_gets_in() {
         ssh_command: command.into(),
         port: Some(2222),
         args: ["-oIdentityFile=/key with space", "-J", "gate"].map(Into::into).into(),
-        compression: true,
         ..Config::new(destination)
     };
     let (text, _) = output(config).await;
