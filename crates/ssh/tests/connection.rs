@@ -416,7 +416,6 @@ async fn the_arguments_are_those_of_sshfs_and_nothing_gets_in() {
             "-oIdentityFile=/key with space",
             "-J",
             "gate",
-            "-C",
             "-oServerAliveInterval=15",
             "-oConnectTimeout=60",
             "-s",
