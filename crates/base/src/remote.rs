@@ -352,7 +352,8 @@ pub trait Remote: Send + Sync + 'static {
     /// Reads up to `len` bytes at `offset`; fewer only at the end of the file.
     async fn read(&self, fh: Fh, offset: u64, len: u32) -> Result<Data>;
 
-    /// Writes all of `data` at `offset`, or at the end for a handle opened with `append`. `Ok`
+    /// Writes all of `data` at `offset`, or at the end for a handle opened with `append`: then
+    /// `offset` is where the caller assumes the end to be, for servers that do not append. `Ok`
     /// means that the server has received the data, not that it is on the server's disk. After an
     /// error any part of it may have been written.
     async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()>;

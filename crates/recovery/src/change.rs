@@ -142,7 +142,9 @@ impl Drop for PendingChange {
 pub(crate) fn send<'a>(inner: &'a dyn Remote, fh: Fh, change: &Change) -> RemoteCall<'a, ()> {
     match change {
         Change::Write { offset, data } => inner.write(fh, *offset, data.clone()),
-        Change::Append { data, arrived } => inner.write(fh, 0, data.slice(*arrived..)),
+        Change::Append { end, data, arrived } => {
+            inner.write(fh, end + *arrived as u64, data.slice(*arrived..))
+        }
         Change::SetAttr(change) => inner.fsetattr(fh, *change),
         Change::SetAttrByPath(_) | Change::Copy(_) | Change::SetAcl | Change::Allocate { .. } => {
             Box::pin(async { Err(Errno::EOPNOTSUPP) })

@@ -42,8 +42,9 @@ const MAX_ACKNOWLEDGED_KEPT: usize = 4096;
 pub(crate) enum Change {
     /// Bytes at an offset.
     Write { offset: u64, data: Bytes },
-    /// Bytes at the end, of which the first `arrived` are known to be in the file.
-    Append { data: Bytes, arrived: usize },
+    /// Bytes at the end, which the caller assumes to be here, of which the first `arrived` are known
+    /// to be in the file.
+    Append { end: u64, data: Bytes, arrived: usize },
     /// Attributes, through a handle.
     SetAttr(AttrChange),
     /// Attributes, by path. Repeated by its caller, not by the replay.
@@ -104,7 +105,7 @@ impl Change {
     pub(crate) fn digest(&self) -> Option<Digest> {
         match self {
             Change::Write { data, .. } => Some(Digest::of(data)),
-            Change::Append { data, arrived } => Some(Digest::of(&data[*arrived..])),
+            Change::Append { data, arrived, .. } => Some(Digest::of(&data[*arrived..])),
             _ => None,
         }
     }
@@ -132,7 +133,7 @@ impl Change {
         match self {
             Change::Write { .. } | Change::Copy(_) if self.range().is_empty() => {}
             Change::Write { .. } | Change::Copy(_) => expected.wrote(self.range().end, is_future),
-            Change::Append { data, arrived } => {
+            Change::Append { data, arrived, .. } => {
                 expected.appended((data.len() - arrived) as u64, is_future);
             }
             Change::SetAttr(change) | Change::SetAttrByPath(change) => {
@@ -150,7 +151,7 @@ impl Change {
             Change::Write { .. } | Change::Copy(_) => {
                 expected.may_have_written(self.range().end, is_future);
             }
-            Change::Append { data, arrived } => {
+            Change::Append { data, arrived, .. } => {
                 expected.may_have_appended((data.len() - arrived) as u64, is_future);
             }
             Change::SetAttr(change) | Change::SetAttrByPath(change) => {
@@ -196,7 +197,7 @@ impl Entry {
 
     /// What is missing of an append that may have arrived without a reply, and will be replayed.
     fn append_in_doubt(&self) -> Option<Bytes> {
-        let Change::Append { data, arrived } = &self.change else { return None };
+        let Change::Append { data, arrived, .. } = &self.change else { return None };
         let in_doubt = ChangeLog::is_to_be_replayed(self) && self.may_have_arrived;
         (in_doubt && *arrived < data.len()).then(|| data.slice(*arrived..))
     }
@@ -544,7 +545,7 @@ impl ChangeLog {
         entry.may_have_arrived = false;
         entry.state = EntryState::Waiting;
         match &mut entry.change {
-            Change::Append { data, arrived } => {
+            Change::Append { data, arrived, .. } => {
                 *arrived += bytes;
                 *arrived == data.len()
             }

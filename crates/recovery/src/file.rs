@@ -305,7 +305,7 @@ impl FileState {
     ) {
         let end = self.expected.size();
         match change {
-            Change::Append { data, arrived } => {
+            Change::Append { data, arrived, .. } => {
                 // A part that had arrived before is in the size already.
                 self.note_append(number, &data[*arrived..], self.expected.min_size());
             }
@@ -335,7 +335,7 @@ impl FileState {
                 let range = *offset..offset.saturating_add(data.len() as u64);
                 self.unstable.record(number, range, digest);
             }
-            Change::Append { data, arrived } => match end {
+            Change::Append { data, arrived, .. } => match end {
                 Some(end) => {
                     let range = end..end + (data.len() - arrived) as u64;
                     self.unstable.record_append(number, range, digest);

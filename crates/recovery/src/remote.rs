@@ -68,7 +68,7 @@ impl Remote for Recovering {
         let core = &self.core;
         let appends = core.files.handle(fh)?.flags.append;
         let change = match appends {
-            true => Change::Append { data, arrived: 0 },
+            true => Change::Append { end: offset, data, arrived: 0 },
             false => Change::Write { offset, data },
         };
         core.change(fh, change).await

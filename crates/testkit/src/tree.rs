@@ -69,6 +69,8 @@ pub struct Limits {
     pub shows_btimes: bool,
     /// They have no identities, as on overlayfs.
     pub hides_identities: bool,
+    /// Files opened to append are written at the offsets of the requests.
+    pub ignores_append: bool,
 }
 
 impl Default for Limits {
@@ -83,6 +85,7 @@ impl Default for Limits {
             shows_inodes: false,
             shows_btimes: false,
             hides_identities: false,
+            ignores_append: false,
         }
     }
 }

@@ -146,7 +146,12 @@ impl Vfs {
             }
         };
         let (attr, (), ()) = tokio::join!(stat, closed, inode.writes.drained());
-        if let (Ok(attr), Some(changes_begun)) = (attr, changes_begun) {
+        let (Ok(attr), Some(changes_begun)) = (attr, changes_begun) else { return };
+        if inode.writes.exceed(attr.size) {
+            // Some servers answer before they have executed the writes; or another client has cut
+            // the file.
+            inode.writes.forget_end();
+        } else {
             let mut state = inode.state();
             // Another client may change the file before the server answers the close.
             let is_overtaken =

@@ -41,14 +41,14 @@ const PARTIAL_PAGE_WAIT: Duration = Duration::from_secs(1);
 pub(crate) enum Target {
     /// At this offset.
     Offset(u64),
-    /// At the end of the file, which the kernel assumes to be here.
+    /// At the end of the file, which the kernel assumes to be here. Some servers do not append, and
+    /// write at the offset of the request.
     End(u64),
 }
 
 /// Bytes to be written, with their share of the mount's bound.
 pub(crate) struct Extent {
-    /// `None`: the end of the file.
-    offset: Option<u64>,
+    target: Target,
     /// It is appended and ends with a page: perhaps it is the first part of a longer write, and
     /// another machine must not append between the two.
     is_partial_page: bool,
@@ -73,7 +73,7 @@ impl Extent {
 
     /// Whether it goes to the end of the file, wherever that is.
     pub(crate) fn appends(&self) -> bool {
-        self.offset.is_none()
+        matches!(self.target, Target::End(_))
     }
 
     /// Whether its second part may still come.
@@ -83,17 +83,23 @@ impl Extent {
 
     /// The bytes of the file that it may change.
     pub(crate) fn range(&self) -> Range<u64> {
-        match self.offset {
-            Some(offset) => offset..offset + self.len(),
-            None => 0..u64::MAX,
+        match self.target {
+            Target::Offset(offset) => offset..offset + self.len(),
+            Target::End(_) => 0..u64::MAX,
         }
+    }
+
+    /// Where it ends, as far as the kernel knows.
+    pub(crate) fn end(&self) -> u64 {
+        let (Target::Offset(begin) | Target::End(begin)) = self.target;
+        begin.saturating_add(self.len())
     }
 
     /// Whether `other` begins where this one ends, and both together have at most `most` bytes.
     pub(crate) fn can_append(&self, other: &Extent, most: u32) -> bool {
-        let goes_on = match (self.offset, other.offset) {
-            (Some(offset), Some(next)) => offset + self.len() == next,
-            (None, None) => self.is_partial_page,
+        let goes_on = match (self.target, other.target) {
+            (Target::Offset(offset), Target::Offset(next)) => offset + self.len() == next,
+            (Target::End(_), Target::End(_)) => self.is_partial_page,
             _ => false,
         };
         let is_cheap = other.appends() || other.len() < LARGE_BYTES;
@@ -141,14 +147,14 @@ impl WriteRequest {
         let WriteRequest { number, extent, file, remote, change_counter, answer, .. } = self;
         let write = InFlight { file: file.clone(), change_counter, number };
         Task::start(async move {
-            let Extent { offset, content, reserved, .. } = extent;
+            let Extent { target, content, reserved, .. } = extent;
+            let (Target::Offset(offset) | Target::End(offset)) = target;
             let data = match content {
                 Content::Single(bytes) => bytes,
                 Content::Merged(bytes) => bytes.freeze(),
             };
             let result = match file.fh().await {
-                // The server ignores the offset of an append.
-                Ok(fh) => remote.write(fh, offset.unwrap_or(0), data).await,
+                Ok(fh) => remote.write(fh, offset, data).await,
                 Err(error) => Err(error),
             };
             if result.is_err() {
@@ -213,7 +219,7 @@ impl Vfs {
             }
         };
         let mut extent =
-            Extent { offset, is_partial_page, content: Content::Single(data), reserved };
+            Extent { target, is_partial_page, content: Content::Single(data), reserved };
         file.note_write();
         let small = return_early && u64::from(bytes) < LARGE_BYTES;
         let coalesce = small && !extent.appends();

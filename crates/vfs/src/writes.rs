@@ -69,6 +69,8 @@ struct State {
     /// The file extends to here at the server, or will when all writes have ended; 0 if that is
     /// not known.
     end: u64,
+    /// The greatest end of a write, as the kernel assumes it, since `end` was not known.
+    written_end: u64,
     /// Number of writes that make a hole.
     holes: usize,
 }
@@ -163,12 +165,14 @@ impl Writes {
         let (number, bytes) = (request.number, extent.len());
         request.extent.append(extent);
         let (range, appends) = (request.extent.range(), request.extent.appends());
+        let end = request.extent.end();
         queue.end = range.end;
         let complete = appends && !request.extent.is_partial_page();
         if complete || request.extent.len() >= u64::from(most) {
             queue.end_coalescing();
         }
         state.bytes += bytes;
+        state.written_end = state.written_end.max(end);
         if !appends {
             state.end = state.end.max(range.end);
         }
@@ -197,6 +201,7 @@ impl Writes {
         state.next += 1;
         let (range, bytes) = (extent.range(), extent.len());
         state.end = size.unwrap_or(state.end);
+        state.written_end = state.written_end.max(extent.end());
         let hole = if extent.appends() { 0..0 } else { state.end..range.start };
         if !extent.appends() {
             state.end = state.end.max(range.end);
@@ -313,8 +318,13 @@ impl Writes {
     /// The file may have become shorter.
     pub(crate) fn forget_end(&self) {
         if let Some(mut state) = self.lock() {
-            state.end = 0;
+            (state.end, state.written_end) = (0, 0);
         }
+    }
+
+    /// Whether the file should be longer than `size`, by the writes of this mount.
+    pub(crate) fn exceed(&self, size: u64) -> bool {
+        self.lock().is_some_and(|state| size < state.written_end)
     }
 
     /// Sends the coalesced writes of all handles whose requests `are_meant`.

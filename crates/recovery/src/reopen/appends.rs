@@ -129,7 +129,7 @@ impl FileState {
     fn appends_unknown(&mut self, core: &Core, appends: &[(u64, Bytes)]) {
         let is_future = |time| core.clock.is_future(time);
         for (number, data) in appends {
-            let change = Change::Append { data: data.clone(), arrived: 0 };
+            let change = Change::Append { end: 0, data: data.clone(), arrived: 0 };
             self.may_have_happened(*number, &change, &is_future);
             self.log.answer(*number, Err(base::Errno::EIO));
         }

@@ -7,6 +7,7 @@ use base::{Access, AttrChange, Create, Errno, OpenFlags, Remote, RenameMode, Tim
 use bytes::Bytes;
 use testkit::dice::Dice;
 use testkit::mem::Options;
+use testkit::tree::Limits;
 use testkit::{Call, MemRemote, path};
 
 use super::stage::{Stage, Started, appending, making, others_run, poll_once};
@@ -214,6 +215,20 @@ async fn an_append_is_in_the_file_once_however_much_had_arrived() {
         stage.recovering.close(fh);
         stage.nothing_leaked().await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_append_gets_the_end_of_the_file() {
+    let limits = Limits { ignores_append: true, ..Limits::default() };
+    let stage = Stage::over(MemRemote::with(Options { limits, ..Options::default() }));
+    stage.server().put_file("log", "before ");
+    let fh = stage.open("log", appending()).await;
+    stage.put(fh, 7, "first ").await.unwrap();
+    stage.blink();
+    stage.put(fh, 13, "second").await.unwrap();
+    assert_eq!(stage.content("log"), "before first second");
+    stage.recovering.close(fh);
+    stage.nothing_leaked().await;
 }
 
 /// L3: a busy server may execute requests of the old connection when a new one is already open.

@@ -131,7 +131,8 @@ impl Tree {
 
     /// The offset at which a write takes effect.
     pub(crate) fn offset_of_write(&self, file: OpenFile, offset: u64) -> u64 {
-        if file.append { self.attr(file.ino).size } else { offset }
+        let appends = file.append && !self.limits.ignores_append;
+        if appends { self.attr(file.ino).size } else { offset }
     }
 
     /// Creates a directory.

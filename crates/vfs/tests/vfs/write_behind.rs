@@ -7,9 +7,13 @@ use std::time::Duration;
 use base::{Access, AttrChange, Errno};
 use bytes::Bytes;
 use testkit::faulty::Gate;
+use testkit::mem::Options;
+use testkit::tree::Limits;
 use testkit::{Call, FaultyRemote, MemRemote};
 use tokio::time::timeout;
-use vfs::{Config, Consistency, Handle, Ino, Invalidate, OpenRequest, PageCache, Vfs};
+use vfs::{
+    Config, Consistency, Handle, Ino, Invalidate, LookupResult, OpenRequest, PageCache, Vfs,
+};
 
 /// Longer than anything here takes on the paused clock.
 const A_WHILE: Duration = Duration::from_millis(100);
@@ -273,6 +277,51 @@ async fn what_is_appended_stays_in_order_and_in_one_piece() {
     assert_eq!(mount.vfs.flush(mount.handle).await, Ok(()));
     assert!(mount.remote.content("f") == expected);
     assert_eq!(mount.writes(), 100);
+}
+
+/// A2 over a server that executes requests of one file at the same time.
+#[tokio::test(start_paused = true)]
+async fn a_size_from_before_the_last_write_is_not_believed() {
+    for append in [false, true] {
+        let remote = Arc::new(MemRemote::new());
+        remote.put_file("f", "one");
+        let faulty = Arc::new(FaultyRemote::new(remote.clone()));
+        let vfs = Vfs::new(faulty.clone(), Config::default());
+        let LookupResult::Found(entry) = vfs.lookup(Ino::ROOT, b"f").await.unwrap() else {
+            panic!("absent");
+        };
+        let request = OpenRequest { append, ..request() };
+        let opened = vfs.open(entry.ino, request).await.unwrap();
+        let gate = faulty.hold(Call::Fstat, 1);
+        vfs.write(opened.handle, 3, Bytes::from_static(b"two")).await.unwrap();
+        let mut flush = Box::pin(vfs.flush(opened.handle));
+        assert!(waits(flush.as_mut()).await);
+        remote.put_file("f", "one");
+        gate.release();
+        assert_eq!(flush.await, Ok(()));
+        remote.put_file("f", "onetwo");
+        vfs.release(opened.handle);
+        assert_eq!(vfs.getattr(entry.ino).await.unwrap().attr.size, 6, "append: {append}");
+    }
+}
+
+/// As with Go's `pkg/sftp`.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_does_not_append_gets_the_end_of_the_file() {
+    let limits = Limits { ignores_append: true, ..Limits::default() };
+    let remote = Arc::new(MemRemote::with(Options { limits, ..Options::default() }));
+    remote.put_file("f", "one\n");
+    let vfs = Vfs::new(remote.clone(), Config::default());
+    let append = OpenRequest { append: true, ..request() };
+    let LookupResult::Found(entry) = vfs.lookup(Ino::ROOT, b"f").await.unwrap() else {
+        panic!("absent");
+    };
+    let opened = vfs.open(entry.ino, append).await.unwrap();
+    for (at, line) in [(4, "two\n"), (8, "three\n")] {
+        vfs.write(opened.handle, at, Bytes::from_static(line.as_bytes())).await.unwrap();
+    }
+    assert_eq!(vfs.flush(opened.handle).await, Ok(()));
+    assert_eq!(remote.content("f"), b"one\ntwo\nthree\n");
 }
 
 /// A8: the kernel splits a write at the end of a page; no append of another machine gets in
