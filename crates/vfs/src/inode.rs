@@ -346,9 +346,11 @@ impl Inode {
     }
 
     /// Whether `attr` may be of this file. Certain if the remote tells files apart; otherwise only
-    /// the kind is compared.
+    /// the kind is compared. The root is whichever directory the path of the mount leads to: the
+    /// kernel never looks it up again.
     pub(crate) fn may_be(&self, attr: &Attr) -> bool {
-        self.kind == attr.kind && self.is_same_file(&self.state(), attr) != Some(false)
+        let is_same = || self.is_same_file(&self.state(), attr) != Some(false);
+        self.kind == attr.kind && (self.ino == Ino::ROOT || is_same())
     }
 
     /// Whether `attr` is of this file, whose state this is; `None` if the remote does not tell

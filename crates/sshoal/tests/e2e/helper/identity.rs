@@ -9,11 +9,37 @@ use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
 use super::served_by_helper;
+use crate::process::eventually;
+use crate::watch::SOON;
 
 /// Longer than the mount takes to see a change at the server, as a rule.
 const PAUSE: Duration = Duration::from_millis(1500);
 
 pub const MODES: [&str; 2] = ["consistency=close-to-open", "consistency=watch"];
+
+/// As a build that removes its directory and makes it again.
+#[test]
+fn a_mounted_directory_that_is_replaced_is_shown() {
+    for mode in MODES {
+        let world = served_by_helper("");
+        fs::create_dir_all(world.served("root/old")).unwrap();
+        let mount = world.mount_of(&world.source_of(&world.served("root")), &["-o", mode]);
+        let names = || -> Vec<_> {
+            fs::read_dir(mount.place()).unwrap().map(|it| it.unwrap().file_name()).collect()
+        };
+        assert_eq!(names(), ["old"], "{mode}");
+        fs::rename(world.served("root"), world.served("away")).unwrap();
+        fs::create_dir(world.served("root")).unwrap();
+        fs::write(world.served("root/new"), "content").unwrap();
+        eventually(SOON, "the new directory is shown", || {
+            fs::metadata(mount.place()).is_ok() && names() == ["new"]
+        });
+        assert_eq!(fs::read(mount.at("new")).unwrap(), b"content", "{mode}");
+        fs::write(world.served("root/newer"), "").unwrap();
+        eventually(SOON, "a change in it is shown", || names().len() == 2);
+        mount.unmount();
+    }
+}
 
 /// As an editor saves.
 #[test]
