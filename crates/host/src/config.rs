@@ -41,6 +41,9 @@ pub struct Config {
     pub rename_workaround: bool,
     /// Returns `EXDEV` if a rename fails for an unknown reason, so that `mv` copies.
     pub renamexdev_workaround: bool,
+    /// On a server without `fsync`: the sync of a file succeeds when the server has received all
+    /// writes, that of a directory always.
+    pub fsync_workaround: bool,
     /// A session is ended if requests are outstanding and no byte was received for this time; ten
     /// times as long while an `fsync` or a server-side copy is outstanding.
     pub stall_limit: Duration,
@@ -107,6 +110,7 @@ impl Default for Config {
             disable_hardlink: false,
             rename_workaround: false,
             renamexdev_workaround: false,
+            fsync_workaround: false,
             stall_limit: Duration::from_secs(60),
             reconnect: true,
             delay_connect: false,

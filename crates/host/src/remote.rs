@@ -133,7 +133,8 @@ impl Remote for Host {
     async fn fsyncdir(&self, path: &RemotePath) -> Result<()> {
         let session = self.metadata().await?;
         if !session.offers(Extension::Fsync) {
-            return Err(Errno::EOPNOTSUPP);
+            let accepted = self.config().fsync_workaround;
+            return accepted.then_some(()).ok_or(Errno::EOPNOTSUPP);
         }
         let full = session.path(path)?;
         let open = session.client.open(&full, sftp::OpenFlags::READ, FileAttrs::default());

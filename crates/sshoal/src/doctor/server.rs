@@ -52,7 +52,7 @@ const CLOCK_LIMIT: i64 = 2;
 const EXTENSIONS: [(Extension, &str); 5] = [
     (Extension::Limits, "reads and writes have the size that every server takes"),
     (Extension::PosixRename, "a rename does not replace its target (-o workaround=rename)"),
-    (Extension::Fsync, "fsync does not reach the server's disk"),
+    (Extension::Fsync, "fsync fails (-o workaround=fsync)"),
     (Extension::Hardlink, "no hard links"),
     (Extension::Statvfs, "df is not known, and a full disk is EIO"),
 ];

@@ -148,6 +148,7 @@ type Switch = fn(&mut Draft, bool);
 const WORKAROUNDS: &[(&str, Switch)] = &[
     ("rename", |draft, on| draft.request.host.rename_workaround = on),
     ("renamexdev", |draft, on| draft.request.host.renamexdev_workaround = on),
+    ("fsync", |draft, on| draft.request.host.fsync_workaround = on),
     ("truncate", |_, _| ()),
     ("buflimit", |_, _| ()),
     ("fstat", |_, _| ()),

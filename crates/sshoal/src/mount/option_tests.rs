@@ -218,6 +218,7 @@ const OPTIONS: &[(&str, Change)] = &[
     ("workaround=rename", |r| r.host.rename_workaround = true),
     ("workaround=rename:norename:renamexdev", |r| r.host.renamexdev_workaround = true),
     ("workaround=rename:none", |_| ()),
+    ("workaround=fsync", |r| r.host.fsync_workaround = true),
     ("workaround=all", |r| r.host.rename_workaround = true),
     ("workaround=truncate:buflimit:fstat:createmode:nonodelay:nobuflimit", |_| ()),
     ("idmap=none", |_| ()),

@@ -137,8 +137,9 @@ pub(super) const OPTIONS: &[MountOption] = &[
         .help("maximum bytes of one SFTP WRITE; 0: the server's limit (default)"),
     flag("sync_readdir", |draft| draft.request.host.sync_readdir = true)
         .help("send one READDIR request at a time"),
-    custom("workaround", "LIST", Draft::set_workarounds)
-        .help("colon-separated list of [no]rename, [no]renamexdev, none, all (default none)"),
+    custom("workaround", "LIST", Draft::set_workarounds).help(
+        "colon-separated list of [no]rename, [no]renamexdev, [no]fsync, none, all (default none)",
+    ),
 ];
 
 /// Unions and pools, and what calls do while a host is unreachable.

@@ -121,6 +121,11 @@ fn fsync_fails_where_the_server_has_none() {
     let mount = mount(dir.path(), "good", &[]);
     let file = File::options().write(true).open(mount.at("file")).unwrap();
     assert_eq!(errno(file.sync_all()), Some(libc::EINVAL));
+    drop((file, mount));
+    let mount = self::mount(dir.path(), "good", &["-o", "workaround=fsync"]);
+    let file = File::options().write(true).open(mount.at("file")).unwrap();
+    file.sync_all().unwrap();
+    File::open(mount.at("")).unwrap().sync_all().unwrap();
 }
 
 #[test]
