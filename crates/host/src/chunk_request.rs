@@ -17,6 +17,7 @@ use crate::flow_control::directions::Directions;
 use crate::flow_control::{FlowControl, Permit, Slots};
 use crate::handles::OpenHandle;
 use crate::range_lock::Ticket;
+use crate::session::Session;
 
 /// Requests of at least this size wait for room. Smaller ones are limited by the number of requests
 /// that a session allows, and do not fill a window.
@@ -105,6 +106,16 @@ impl Route {
         match self {
             Route::One(open) => Some(open.session.slot),
             Route::Many(_) => None,
+        }
+    }
+
+    /// The lowest limit of its sessions. They may be of different servers, even on one machine.
+    pub(crate) fn lowest(&self, limit: impl Fn(&Session) -> u32) -> u32 {
+        match self {
+            Route::One(open) => limit(&open.session),
+            Route::Many(all) => {
+                all.iter().map(|open| limit(&open.session)).fold(u32::MAX, u32::min)
+            }
         }
     }
 

@@ -11,7 +11,8 @@ pub(crate) fn from_sftp(error: &Error) -> Errno {
         Error::Status { errno: Some(errno), .. } => from_server(Errno::from_raw(*errno)),
         Error::Status { code, .. } => from_status(*code),
         Error::Unsupported(_) => Errno::EOPNOTSUPP,
-        // Only a path can make a request too long, for a server with a small packet limit.
+        // Without a handle, only a path makes a request too long, for a server with a small packet
+        // limit.
         Error::TooMuch(_) => Errno::ENAMETOOLONG,
         Error::Closed => Errno::EBADF,
         Error::Disconnected(_) => Errno::EHOSTDOWN,
@@ -35,6 +36,8 @@ pub(crate) fn from_handle(error: &Error) -> Errno {
     match error.bare_status() {
         Some(StatusCode::NO_SUCH_FILE) => Errno::EBADF,
         Some(StatusCode::FAILURE) => Errno::EIO,
+        // There is no path in it.
+        None if matches!(error, Error::TooMuch(_)) => Errno::EIO,
         _ => from_sftp(error),
     }
 }
@@ -103,5 +106,6 @@ mod tests {
         ] {
             assert_eq!(from_sftp(&error), errno, "{error}");
         }
+        assert_eq!(from_handle(&Error::TooMuch("data")), Errno::EIO);
     }
 }

@@ -65,15 +65,15 @@ impl Host {
     pub(crate) async fn read_file(&self, fh: Fh, offset: u64, len: u32) -> Result<Data> {
         let file = self.live_file(fh).await?;
         check_range(offset, u64::from(len)).map_err(|_| Errno::EINVAL)?;
-        let max_read = file.open.session.max_read;
         let may_change = file.open_path.may_change();
-        if len < LARGE_BYTES && len <= max_read && !may_change {
-            let OpenHandle { session, handle, .. } = &*file.open;
+        let OpenHandle { session, handle, .. } = &*file.open;
+        if len < LARGE_BYTES && len <= session.max_read && !may_change {
             let first = session.client.read(handle, offset, len).await;
             let first = first.map_err(|error| errno::from_handle(&error))?;
             return fill(&file.open, first, offset, len).await.map(|(data, _)| data);
         }
         let route = file.route(&self.pool, u64::from(len), len >= LARGE_BYTES, false);
+        let max_read = route.lowest(|session| session.max_read);
         let bytes = offset..offset + u64::from(len);
         let ticket = may_change.then(|| file.enter(bytes, false, route.slot()));
         let request = |at, len| {
@@ -104,8 +104,8 @@ impl Host {
         let file = self.live_file(fh).await?;
         check_range(offset, data.len() as u64)?;
         let len = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
-        let max_write = file.open.session.max_write;
         let route = file.route(&self.pool, u64::from(len), len >= LARGE_BYTES, true);
+        let max_write = route.lowest(|session| session.max_write);
         let bytes = match file.flags.append {
             true => WHOLE_FILE,
             false => offset..offset + u64::from(len),

@@ -185,7 +185,8 @@ pub(crate) struct Pool {
     active: AtomicU64,
     /// Bytes that a caller should have in flight.
     suggested_bytes: AtomicU64,
-    /// Longest request that all sessions accept, in bytes; zero before the first session.
+    /// Longest request that all sessions accept, in bytes; zero before the first session. Only a
+    /// suggestion: a new first session may raise it above the limit of a further one.
     request_bytes: AtomicU32,
     /// What serves the sessions; set by the first one.
     pub(crate) program: OnceLock<Program>,
@@ -428,7 +429,11 @@ impl Pool {
             Ok(session) => {
                 *self.refusals(slot) = Refusals::default();
                 let most = session.max_read.min(session.max_write);
-                self.request_bytes.store(most, Ordering::Relaxed);
+                if slot == 0 {
+                    self.request_bytes.store(most, Ordering::Relaxed);
+                } else {
+                    self.request_bytes.fetch_min(most, Ordering::Relaxed);
+                }
                 if slot == 0 {
                     let is_plain_sftp = !session.exceeds_sftp();
                     self.is_plain_sftp.store(is_plain_sftp, Ordering::Relaxed);

@@ -65,6 +65,12 @@ impl Servers {
         Servers::by(dir, &[&sandbox::namespace::of_its_own()[..], &shell].concat())
     }
 
+    /// The server is started by `script`, which ends with `exec "$@"`, optionally with words behind
+    /// the "$@".
+    pub(crate) fn by_script(dir: &Path, script: &str) -> Arc<Servers> {
+        Servers::by(dir, &["sh", "-ec", script, "sh", SFTP_SERVER])
+    }
+
     fn by(dir: &Path, command: &[&str]) -> Arc<Servers> {
         Arc::new(Servers {
             servers: SftpServers::by(dir, command),

@@ -91,6 +91,38 @@ async fn over_a_short_link_content_leaves_the_metadata_session() {
     assert_eq!(real.servers.roles(), [host::Role::Metadata, host::Role::Bulk(1)]);
 }
 
+/// A login may start the server for the first session, and sshd another one for the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_session_gets_requests_within_its_own_limit() {
+    const LEN: usize = 255 << 10;
+    let dir = tempfile::tempdir().unwrap();
+    // Without the extension, the limit is 32 KiB.
+    let script = "mkdir is-first 2>/dev/null && exec \"$@\"; exec \"$@\" -P limits";
+    let servers = Servers::by_script(dir.path(), script);
+    let real = Real::over(dir, servers, config(2)).await;
+    let data = Bytes::from(content(1, FILE_BYTES));
+    real.write_local("f", vec![0; FILE_BYTES]);
+    assert_eq!(real.host.suggested_window().request_bytes, 128 << 10);
+    let fh = real.open("f", Access::ReadWrite).await;
+    let (began, mut rounds_with_both) = (Instant::now(), 0);
+    while rounds_with_both < 100 {
+        assert!(began.elapsed() < Duration::from_secs(60), "{:?}", real.servers.roles());
+        rounds_with_both += usize::from(real.servers.open_below(real.dir.path()) == 2);
+        let each = (0..16).map(|number| {
+            let (host, data) = (real.host.clone(), data.slice(number * LEN..(number + 1) * LEN));
+            tokio::spawn(async move {
+                let offset = (number * LEN) as u64;
+                host.write(fh, offset, data.clone()).await?;
+                Ok(host.read(fh, offset, LEN as u32).await?.to_vec() == data)
+            })
+        });
+        for each in each.collect::<Vec<_>>() {
+            assert_eq!(each.await.unwrap(), Ok::<_, Errno>(true));
+        }
+    }
+    assert_eq!(real.host.suggested_window().request_bytes, 32 << 10);
+}
+
 /// An operation in flight, polled once here and then by the runtime.
 struct Running<T>(tokio::task::JoinHandle<T>);
 
