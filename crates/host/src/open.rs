@@ -3,7 +3,9 @@
 //! LSTAT and OPEN are sent back to back on one session, in this order, so that an open costs one
 //! round trip and the attributes are never newer than the content that the handle shows. The first
 //! OPEN never changes anything through a link: a file is created only with EXCLUSIVE, which follows
-//! no link, and truncated through the handle, after LSTAT has reported a regular file.
+//! no link, and truncated through the handle, after LSTAT has reported a regular file. Where the
+//! server refuses that, a second OPEN truncates, after another LSTAT: if a link takes the name within
+//! this round trip, its target is truncated.
 //!
 //! A new file is created by OPEN and LSTAT, in this order, also in one round trip. The reply of
 //! LSTAT is taken for the new file's if a new file may have these attributes: regular, empty,
@@ -90,10 +92,10 @@ impl Attempt<'_> {
     }
 
     /// Sends LSTAT and OPEN, in one round trip.
-    async fn stat_and_open(&self) -> Result<StatAndOpen> {
+    async fn stat_and_open(&self, flags: sftp::OpenFlags) -> Result<StatAndOpen> {
         let full = self.session.path(self.path)?;
         let stat = self.host.stat_unless_link(&self.session, &full);
-        let mut open = self.session.client.open(&full, self.wire_flags(), FileAttrs::default());
+        let mut open = self.session.client.open(&full, flags, FileAttrs::default());
         let stat = pipelined::first_of(stat, &mut open).await;
         let kind =
             stat.as_ref().ok().and_then(|attrs| attr::from_wire(attrs).ok()).map(|it| it.kind);
@@ -144,36 +146,55 @@ impl Attempt<'_> {
 
     /// Opens an existing file.
     async fn open_existing(&self) -> Result<(OpenHandle, Attr)> {
-        let (stat, open) = self.stat_and_open().await?;
+        let (open, attr) = self.open_regular(self.wire_flags()).await?;
+        if self.flags.truncate { self.truncate(open).await } else { Ok((open, attr)) }
+    }
+
+    /// Opens a regular file; its attributes are those before the OPEN.
+    async fn open_regular(&self, flags: sftp::OpenFlags) -> Result<(OpenHandle, Attr)> {
+        let (stat, open) = self.stat_and_open(flags).await?;
+        let attr = self.regular(stat).await?;
+        match open {
+            Ok(open) => Ok((open, attr)),
+            Err(error) => Err(self.failed(&error).await),
+        }
+    }
+
+    /// The attributes in a reply to LSTAT, if they are of a regular file.
+    async fn regular(&self, stat: sftp::Result<FileAttrs>) -> Result<Attr> {
         let attr = match stat {
             Ok(attrs) => attr::from_wire(&attrs)?,
             Err(error) => return Err(self.failed(&error).await),
         };
         check_kind(attr.kind)?;
-        let open = match open {
-            Ok(open) => open,
-            Err(error) => return Err(self.failed(&error).await),
-        };
-        self.truncate_if_requested(open, attr).await
+        Ok(attr)
     }
 
-    async fn truncate_if_requested(
-        &self,
-        open: OpenHandle,
-        attr: Attr,
-    ) -> Result<(OpenHandle, Attr)> {
-        if !self.flags.truncate {
-            return Ok((open, attr));
-        }
+    async fn truncate(&self, open: OpenHandle) -> Result<(OpenHandle, Attr)> {
         let client = &self.session.client;
         let empty = FileAttrs { size: Some(0), ..FileAttrs::default() };
         let (cut, after) =
             pipelined::both(client.fsetstat(&open.handle, empty), client.fstat(&open.handle)).await;
+        if cut.as_ref().is_err_and(may_not_set) {
+            drop(open);
+            return self.open_truncating().await;
+        }
         if let Err(error) = cut.and(after.as_ref().map(|_| ()).map_err(Clone::clone)) {
             return Err(self.probe().handle(&error, &open.handle, None, 0).await);
         }
         let attr = after.map_err(|_| Errno::EIO).and_then(|attrs| attr::from_wire(&attrs))?;
         Ok((open, attr))
+    }
+
+    /// Truncates by OPEN, which follows links: the name is checked once more before.
+    async fn open_truncating(&self) -> Result<(OpenHandle, Attr)> {
+        let full = self.session.path(self.path)?;
+        self.regular(self.host.stat_unless_link(&self.session, &full).await).await?;
+        let flags = self.wire_flags() | sftp::OpenFlags::TRUNCATE;
+        let (open, _) = self.open_regular(flags).await?;
+        let attrs = self.session.client.fstat(&open.handle).await;
+        let attrs = attrs.map_err(|error| crate::errno::from_handle(&error))?;
+        Ok((open, attr::from_wire(&attrs)?))
     }
 
     /// Creates the file, unless the name exists.
@@ -274,6 +295,12 @@ fn may_be_new(attr: &Attr, perm: u32) -> bool {
 pub(crate) fn missing_bits(wanted: u32, are: u32) -> Option<u32> {
     let wanted = wanted & attr::PERM_BITS;
     (wanted & !are != 0).then_some(wanted | are)
+}
+
+/// Whether the server refuses FSETSTAT, as OpenSSH's does with `-P fsetstat`.
+fn may_not_set(error: &sftp::Error) -> bool {
+    let refusals = [StatusCode::PERMISSION_DENIED, StatusCode::OP_UNSUPPORTED];
+    error.bare_status().is_some_and(|code| refusals.contains(&code))
 }
 
 /// Whether an error is the server's unspecific FAILURE.

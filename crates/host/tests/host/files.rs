@@ -82,6 +82,33 @@ async fn create_truncate_exclusive() {
 }
 
 #[tokio::test]
+async fn a_file_is_truncated_also_where_the_server_sets_no_attributes() {
+    let real = Real::with_server(Config::default(), &["-P", "setstat,fsetstat,lsetstat"]).await;
+    for (access, append) in [(Access::Write, false), (Access::Write, true), (Access::Read, false)] {
+        for create in [Create::Never, Create::IfAbsent(0o644)] {
+            real.write_local("f", "content");
+            let cut = OpenFlags { truncate: true, append, ..flags(access, create) };
+            let opened = real.host.open(&path("f"), cut).await.unwrap();
+            assert_eq!(opened.attr.size, 0, "attributes are those after");
+            if access.writes() {
+                real.host.write(opened.fh, 0, Bytes::from_static(b"new")).await.unwrap();
+            }
+            let expected = if access.writes() { "new" } else { "" };
+            assert_eq!(std::fs::read_to_string(real.local("f")).unwrap(), expected);
+            real.host.finish(opened.fh).await.unwrap();
+        }
+    }
+    symlink("f", real.local("l")).unwrap();
+    real.write_local("f", "content");
+    let cut = OpenFlags { truncate: true, ..flags(Access::Write, Create::IfAbsent(0o644)) };
+    assert_eq!(real.host.open(&path("l"), cut).await.err(), Some(Errno::ELOOP));
+    assert_eq!(std::fs::read(real.local("f")).unwrap(), b"content");
+    // Answered after the last CLOSE.
+    real.host.lstat(&path("f")).await.unwrap();
+    assert_eq!(real.servers.open_below(real.dir.path()), 0, "a handle is left");
+}
+
+#[tokio::test]
 async fn the_requested_mode_is_set_despite_the_umask() {
     let real = Real::with_server(Config::default(), &["-u", "077"]).await;
     let made = real.host.open(&path("f"), flags(Access::Write, Create::Exclusive(0o664))).await;

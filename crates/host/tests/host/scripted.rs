@@ -79,6 +79,34 @@ async fn a_handle_of_a_non_file_is_closed() {
     }
 }
 
+#[tokio::test]
+async fn no_link_that_has_taken_the_name_is_truncated() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    for refusal in [StatusCode::PERMISSION_DENIED, StatusCode::OP_UNSUPPORTED] {
+        let serve = async {
+            let look = actor.expect(Request::Lstat { path: b"f" }).await;
+            let attrs = FileAttrs::default();
+            let open = actor.expect(Request::Open { path: b"f", flags: Wire::WRITE, attrs }).await;
+            actor.attrs(look, 0o100_644, 7).await;
+            actor.handle(open, b"h").await;
+            let attrs = FileAttrs { size: Some(0), ..FileAttrs::default() };
+            let cut = actor.expect(Request::Fsetstat { handle: b"h", attrs }).await;
+            let look = actor.expect(Request::Fstat { handle: b"h" }).await;
+            actor.fail(cut, refusal).await;
+            actor.attrs(look, 0o100_644, 7).await;
+            let close = actor.expect(Request::Close { handle: b"h" }).await;
+            let look = actor.expect(Request::Lstat { path: b"f" }).await;
+            actor.fail(close, StatusCode::OK).await;
+            actor.attrs(look, 0o120_777, 1).await;
+            actor.expect_nothing().await;
+        };
+        let flags = OpenFlags { truncate: true, ..OpenFlags::existing(Access::Write) };
+        let path = path("f");
+        let (opened, ()) = tokio::join!(host.open(&path, flags), serve);
+        assert_eq!(opened.err(), Some(Errno::ELOOP), "{refusal:?}");
+    }
+}
+
 /// Limit of a session's silence that no test reaches.
 const LONG: Duration = Duration::from_secs(600);
 
