@@ -17,7 +17,7 @@ pub(crate) fn from_sftp(error: &Error) -> Errno {
         Error::Closed => Errno::EBADF,
         Error::Disconnected(_) => Errno::EHOSTDOWN,
         Error::Stalled(_) => Errno::ETIMEDOUT,
-        Error::Protocol(_) => Errno::EIO,
+        Error::Unexpected(_) | Error::Protocol(_) => Errno::EIO,
     }
 }
 
@@ -102,6 +102,7 @@ mod tests {
             (Error::Closed, Errno::EBADF),
             (Error::Disconnected("cut".into()), Errno::EHOSTDOWN),
             (Error::Stalled(Duration::from_secs(60)), Errno::ETIMEDOUT),
+            (Error::Unexpected("data".into()), Errno::EIO),
             (Error::Protocol("noise".into()), Errno::EIO),
         ] {
             assert_eq!(from_sftp(&error), errno, "{error}");

@@ -213,6 +213,8 @@ impl Attempt<'_> {
                 Ok(Creation::New(open, attr))
             }
             (Err(error), _) if error.ends_connection() => Err(crate::errno::from_sftp(&error)),
+            // It may have made the file that LSTAT reports.
+            (Err(error @ sftp::Error::Unexpected(_)), _) => Err(crate::errno::from_sftp(&error)),
             (Err(_), Ok(attrs)) => Ok(Creation::Exists(attr::from_wire(&attrs)?)),
             (Err(error), Err(_)) => {
                 let open_handles = self.host.handles.open_on(self.session.slot);

@@ -241,7 +241,7 @@ async fn expand(client: &Client, base: &[u8]) -> Result<Vec<u8>, Error> {
 }
 
 /// The watchdog: ends a session that does not respond or whose carrier has ended, and logs the end
-/// of any session. It has a timer only while requests are in flight.
+/// of any session and its first unexpected reply. It has a timer only while requests are in flight.
 ///
 /// The helper may execute a request for as long as a file system of the server does not answer, and
 /// answers others meanwhile. So after half of the limit it gets another request, for the root,
@@ -250,6 +250,15 @@ async fn expand(client: &Client, base: &[u8]) -> Result<Vec<u8>, Error> {
 async fn watch(session: Weak<Session>, name: String, stall_limit: Duration) {
     let Some(closed) = session.upgrade().map(|session| session.client.closed()) else { return };
     tokio::pin!(closed);
+    let unexpected = session.upgrade().map(|session| session.client.unexpected());
+    let unexpected = async {
+        match unexpected {
+            Some(unexpected) => unexpected.await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::pin!(unexpected);
+    let mut has_logged_unexpected = false;
     let carrier = session.upgrade().and_then(|session| session.carrier.clone());
     let carrier_closed = carrier.as_ref().map(|carrier| carrier.client.closed());
     drop(carrier);
@@ -272,6 +281,11 @@ async fn watch(session: Weak<Session>, name: String, stall_limit: Duration) {
             why = &mut carrier_closed => {
                 let Some(session) = session.upgrade() else { return };
                 session.client.abort(why);
+                continue;
+            }
+            why = &mut unexpected, if !has_logged_unexpected => {
+                has_logged_unexpected = true;
+                tracing::warn!("{name}: {why}; only the requests with such replies fail");
                 continue;
             }
             () = async {

@@ -35,7 +35,7 @@ use std::time::Duration;
 use base::{Mutex, OnDrop, until};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, SetOnce};
 
 use crate::codec::{
     ExactAttrs, Extension, Extensions, Kind, Limits, LockRequest, MAX_PACKET_BYTES, Product,
@@ -143,6 +143,8 @@ struct Shared {
     output: Output,
     /// Notified when the connection has ended.
     ended: Notify,
+    /// The first reply of the wrong kind.
+    unexpected: SetOnce<Error>,
     options: Options,
     /// Packets may be compressed.
     compresses: bool,
@@ -392,6 +394,7 @@ impl Client {
             pending: Mutex::new(Pending::new()),
             output: Output::new(Box::new(writer)),
             ended: Notify::new(),
+            unexpected: SetOnce::new(),
             options,
             compresses,
             counters,
@@ -446,6 +449,12 @@ impl Client {
     pub fn closed(&self) -> impl Future<Output = Error> + Send + use<> {
         let shared = self.shared.clone();
         async move { until(&shared.ended, || shared.end()).await }
+    }
+
+    /// Waits for the first reply of the wrong kind for its request; returns its error.
+    pub fn unexpected(&self) -> impl Future<Output = Error> + Send + use<> {
+        let shared = self.shared.clone();
+        async move { shared.unexpected.wait().await.clone() }
     }
 
     /// Ends the connection: every call fails with `why`.

@@ -34,6 +34,9 @@ pub enum Error {
     /// The stream has ended or failed.
     #[error("disconnected: {0}")]
     Disconnected(String),
+    /// The reply is of the wrong kind for its request. What the server has done is not known.
+    #[error("unexpected reply: {0}")]
+    Unexpected(String),
     /// The server violated the protocol.
     #[error("protocol error: {0}")]
     Protocol(String),
@@ -63,9 +66,11 @@ impl Error {
     /// Whether this error ends the connection.
     pub fn ends_connection(&self) -> bool {
         match self {
-            Error::Status { .. } | Error::Unsupported(_) | Error::TooMuch(_) | Error::Closed => {
-                false
-            }
+            Error::Status { .. }
+            | Error::Unsupported(_)
+            | Error::TooMuch(_)
+            | Error::Closed
+            | Error::Unexpected(_) => false,
             Error::Disconnected(_) | Error::Protocol(_) | Error::Stalled(_) => true,
         }
     }

@@ -79,6 +79,36 @@ async fn a_handle_of_a_non_file_is_closed() {
     }
 }
 
+/// rclone's server has answered a request for data in this way.
+#[tokio::test]
+async fn success_without_a_result_is_eio_and_other_files_stay_open() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    let fh = open(&host, &mut actor, 4).await;
+    let path = path("g");
+    let serve = async {
+        let look = actor.expect(Request::Lstat { path: b"g" }).await;
+        actor.fail(look, StatusCode::OK).await;
+        let (open, look) = {
+            let open = actor.receive(|id, _| id).await;
+            (open, actor.expect(Request::Lstat { path: b"g" }).await)
+        };
+        actor.fail(open, StatusCode::OK).await;
+        actor.attrs(look, 0o100_644, 0).await;
+        let read = actor.expect(Request::Read { handle: b"h", offset: 0, len: 4 }).await;
+        actor.fail(read, StatusCode::OK).await;
+        let read = actor.expect(Request::Read { handle: b"h", offset: 0, len: 4 }).await;
+        actor.send(read, Reply::Data(Bytes::from_static(b"data"))).await;
+    };
+    let calls = async {
+        assert_eq!(host.lstat(&path).await.err(), Some(Errno::EIO));
+        // The file may be the one that was to be made.
+        assert_eq!(host.open(&path, MAKE).await.err(), Some(Errno::EIO));
+        assert_eq!(host.read(fh, 0, 4).await.err(), Some(Errno::EIO));
+        assert_eq!(host.read(fh, 0, 4).await.unwrap().to_vec(), b"data");
+    };
+    tokio::join!(calls, serve);
+}
+
 #[tokio::test]
 async fn no_link_that_has_taken_the_name_is_truncated() {
     let (host, mut actor) = staged(&[], Config::default()).await;
@@ -447,7 +477,7 @@ async fn a_protocol_error_ends_the_session_and_only_that() {
     let (host, mut actor) = staged(&[], Config::default()).await;
     let serve = async {
         let id = actor.expect(Request::Lstat { path: b"f" }).await;
-        actor.send(id, Reply::Data(Bytes::from_static(b"what?"))).await;
+        actor.send(id + 1, Reply::Data(Bytes::from_static(b"what?"))).await;
     };
     let path = path("f");
     let (attr, ()) = tokio::join!(host.lstat(&path), serve);

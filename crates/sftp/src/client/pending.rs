@@ -43,7 +43,8 @@ pub(super) enum Expect {
 }
 
 impl Expect {
-    /// Why `reply` does not answer this request, if it does not.
+    /// Why `reply` does not answer this request, if it does not. A handle in it is not closed: it
+    /// may be that of an open file.
     fn mismatch(self, reply: &Reply) -> Option<String> {
         use crate::codec::StatusCode;
         match (self, reply) {
@@ -69,7 +70,7 @@ impl Expect {
                 Some("a part of a listing without names".into())
             }
             (Expect::Name | Expect::Names, Reply::Names(_)) => None,
-            _ => Some(format!("a reply of the wrong type for a request ({self:?})")),
+            _ => Some(format!("not of the type {self:?}")),
         }
     }
 
@@ -86,7 +87,7 @@ enum State {
     Free,
     Waiting(Waker),
     Forgotten,
-    Done(Reply),
+    Done(Result<Reply, Error>),
 }
 
 struct Slot {
@@ -132,6 +133,8 @@ impl RoundTrips {
 pub(super) struct Answered {
     pub(super) kind: Kind,
     pub(super) took: Duration,
+    /// The error of the request, if the reply is of the wrong kind for it.
+    pub(super) unexpected: Option<Error>,
     /// Work for after the lock was released.
     pub(super) then: Completed,
 }
@@ -141,7 +144,7 @@ pub(super) enum Completed {
     /// Wakes the caller.
     Wake(Waker),
     /// The call was dropped.
-    Forgotten(Reply),
+    Forgotten(Result<Reply, Error>),
 }
 
 /// Requests in flight. See the [module](self).
@@ -299,9 +302,10 @@ impl Pending {
         {
             return Err(unknown());
         }
-        if let Some(mismatch) = slot.expect.mismatch(&reply) {
-            return Err(Error::Protocol(mismatch));
-        }
+        let kind = slot.kind;
+        let mismatch = slot.expect.mismatch(&reply);
+        let unexpected = mismatch.map(|why| Error::Unexpected(format!("{}: {why}", kind.name())));
+        let reply = unexpected.clone().map_or(Ok(reply), Err);
         let is_in_flight = slot.expect.is_in_flight();
         self.in_flight -= usize::from(is_in_flight);
         self.slow_in_flight -= usize::from(slot.expect.is_slow());
@@ -310,7 +314,6 @@ impl Pending {
         if is_in_flight {
             self.round_trips.add(took, self.last_received);
         }
-        let kind = slot.kind;
         let then = match std::mem::replace(&mut slot.state, State::Free) {
             State::Waiting(waker) => {
                 slot.state = State::Done(reply);
@@ -321,7 +324,7 @@ impl Pending {
                 Completed::Forgotten(reply)
             }
         };
-        Ok(Answered { kind, took, then })
+        Ok(Answered { kind, took, unexpected, then })
     }
 
     /// Takes the reply of the request `id` and frees its slot. `None` while there is no reply: the
@@ -335,7 +338,7 @@ impl Pending {
                     return None;
                 };
                 self.release(index);
-                Some(Ok(reply))
+                Some(reply)
             }
             State::Waiting(old) => match &self.end {
                 Some(end) => Some(Err(end.clone())),
@@ -349,7 +352,7 @@ impl Pending {
     }
 
     /// Records that the call `id` was dropped; returns the reply if there was one.
-    pub(super) fn forget(&mut self, id: u32) -> Option<Reply> {
+    pub(super) fn forget(&mut self, id: u32) -> Option<Result<Reply, Error>> {
         let index = id as u16;
         let slot = &mut self.slots[usize::from(index)];
         match std::mem::replace(&mut slot.state, State::Forgotten) {

@@ -121,10 +121,15 @@ fn receive(shared: &Arc<Shared>, buffer: &mut ReceiveBuffer) -> Result<()> {
         let received = HEADER_BYTES + packet.len();
         let packet = if shared.compresses { unpacked(shared, packet)? } else { packet };
         let (id, reply) = Reply::decode(&packet)?;
-        let Answered { kind, took, then } = shared.pending.lock().complete(id, reply)?;
+        let Answered { kind, took, unexpected, then } =
+            shared.pending.lock().complete(id, reply)?;
         shared.counters.answered(kind, took);
         shared.counters.received_bytes.add(received as u64);
         made_room = true;
+        if let Some(error) = unexpected {
+            // Only the first one is kept.
+            let _ = shared.unexpected.set(error);
+        }
         match then {
             Completed::Wake(waker) => waker.wake(),
             Completed::Forgotten(reply) => discard(shared, reply),
@@ -147,8 +152,8 @@ fn unpacked(shared: &Shared, packet: Bytes) -> Result<Bytes> {
 }
 
 /// Handles a reply to a dropped call: closes its handle if it has one.
-pub(super) fn discard(shared: &Arc<Shared>, reply: Reply) {
-    if let Reply::Handle(handle) = reply {
+pub(super) fn discard(shared: &Arc<Shared>, reply: Result<Reply>) {
+    if let Ok(Reply::Handle(handle)) = reply {
         shared.send_unattended(Packet::close(&handle), Expect::Status);
     }
 }

@@ -116,7 +116,7 @@ async fn a_dropped_read_is_still_checked_for_its_length() {
     drop(sent(client.read(&handle, 0, 4)));
     let id = script.next_id().await;
     script.send(id, Reply::Data(Bytes::from_static(b"12345"))).await;
-    assert!(client.closed().await.to_string().contains("5 bytes of data"));
+    assert!(client.unexpected().await.to_string().contains("5 bytes of data"));
 }
 
 #[tokio::test]

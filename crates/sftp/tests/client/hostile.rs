@@ -1,10 +1,11 @@
-//! Servers that break the protocol: the connection ends with a clear reason, for all in flight.
+//! Servers that break the protocol: the connection ends with a clear reason, for all in flight. A
+//! reply of the wrong kind is the error of its request alone.
 
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use sftp::codec::{Body, NameEntry, Reply, StatusCode, Version};
-use sftp::{Client, Error, Extension, FileAttrs, Options, RemoteHandle};
+use sftp::{Client, Error, Extension, FileAttrs, OpenFlags, Options, RemoteHandle};
 use tokio::io::AsyncWriteExt;
 
 use super::peer::{Script, scripted};
@@ -103,19 +104,11 @@ fn encoded(id: u32, reply: Reply) -> Vec<u8> {
 #[tokio::test]
 async fn invalid_replies() {
     let data = |len: usize| Reply::Data(vec![7; len].into());
-    let ok = || Reply::Status { code: StatusCode::OK, message: String::new(), errno: None };
     type Answer = Box<dyn FnOnce(u32) -> Vec<u8>>;
     let cases: Vec<(Answer, &str)> = vec![
         (Box::new(|_| vec![0; 4]), "bad reply len: 0"),
         (Box::new(|_| vec![0xff; 9]), "bad reply len: 4294967295"),
         (Box::new(|_| b"\0\x04\0\x01".to_vec()), "bad reply len: 262145"),
-        (Box::new(move |id| encoded(id, data(11))), "11 bytes of data where 10"),
-        (Box::new(move |id| encoded(id, data(0))), "data of zero length"),
-        (Box::new(move |id| encoded(id, ok())), "success without the requested result"),
-        (Box::new(|id| encoded(id, Reply::Handle(handle()))), "wrong type"),
-        (Box::new(|id| encoded(id, Reply::Attrs(FileAttrs::default()))), "wrong type"),
-        (Box::new(|id| encoded(id, Reply::Names(vec![entry(b"n")]))), "wrong type"),
-        (Box::new(|id| encoded(id, Reply::Extended(Bytes::new()))), "wrong type"),
         (Box::new(move |id| encoded(id + 1, data(5))), "which is not open"),
         (Box::new(move |id| encoded(id ^ 0x8000_0000, data(5))), "which is not open"),
         (Box::new(|_| b"\0\0\0\x05\x67\0\0\0\0".to_vec()), "ends inside a field"),
@@ -135,6 +128,54 @@ async fn invalid_replies() {
         let error = answered_with(answer).await;
         assert!(error.contains(expected), "{error} has no {expected}");
     }
+}
+
+fn status(code: StatusCode) -> Reply {
+    Reply::Status { code, message: String::new(), errno: None }
+}
+
+#[tokio::test]
+async fn a_reply_of_the_wrong_kind_fails_only_its_request() {
+    let (client, mut script) = scripted(&[], Options::default()).await;
+    let data = |len: usize| Reply::Data(vec![7; len].into());
+    for (answer, expected) in [
+        (data(11), "read: 11 bytes of data where 10 were requested"),
+        (data(0), "read: data of zero length"),
+        (status(StatusCode::OK), "read: success without the requested result"),
+        (Reply::Handle(handle()), "read: not of the type Data(10)"),
+        (Reply::Attrs(FileAttrs::default()), "read: not of the type Data(10)"),
+        (Reply::Names(vec![entry(b"n")]), "read: not of the type Data(10)"),
+        (Reply::Extended(Bytes::new()), "read: not of the type Data(10)"),
+    ] {
+        let bystander = client.lstat(b"bystander");
+        let read = client.read(&handle(), 0, 10);
+        let server = async {
+            let look = script.next_id().await;
+            let id = script.next_id().await;
+            script.send(id, answer).await;
+            script.send(look, Reply::Attrs(FileAttrs::default())).await;
+        };
+        let (bystander, read, ()) = tokio::join!(bystander, read, server);
+        assert_eq!(read, Err(Error::Unexpected(expected.into())));
+        assert_eq!(bystander, Ok(FileAttrs::default()));
+    }
+    let open = client.open(b"f", OpenFlags::READ, FileAttrs::default());
+    let change = client.remove(b"f");
+    let server = async {
+        let id = script.next_id().await;
+        script.send(id, status(StatusCode::OK)).await;
+        let id = script.next_id().await;
+        script.send(id, data(1)).await;
+    };
+    let (open, change, ()) = tokio::join!(open, change, server);
+    let expected = "open: success without the requested result";
+    assert_eq!(open, Err(Error::Unexpected(expected.into())));
+    assert_eq!(change, Err(Error::Unexpected("remove: not of the type Status".into())));
+    assert!(client.unexpected().await.to_string().contains("11 bytes"), "it is the first one");
+    assert_eq!(client.end(), None);
+    drop(client);
+    // The handle in the reply to a READ could be one in use.
+    assert!(script.try_receive_raw().await.is_none(), "something was closed");
 }
 
 #[tokio::test]
