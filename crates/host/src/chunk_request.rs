@@ -304,16 +304,20 @@ pub(crate) async fn one<R: Request>(
     .await
 }
 
-/// Sends a change without content through `open`, and waits for its reply.
-pub(crate) async fn change(
+/// Sends changes without content through `open`, and waits for the replies; returns the first error.
+pub(crate) async fn change<F: FnMut(&OpenHandle) -> Call<()> + Unpin>(
     open: &Arc<OpenHandle>,
     flow: &Directions,
     ticket: Arc<Ticket>,
-    call: impl FnMut(&OpenHandle) -> Call<()> + Unpin,
+    calls: impl IntoIterator<Item = F>,
 ) -> sftp::Result<()> {
-    let route = Route::One(open.clone());
-    let request = ChunkRequest::new(Change(call), route, flow, Some(ticket.clone()));
-    one(Some(ticket), request).await.1
+    let request = |call| {
+        let route = Route::One(open.clone());
+        ChunkRequest::new(Change(call), route, flow, Some(ticket.clone()))
+    };
+    let requests = calls.into_iter().map(request).collect();
+    let answers = all(Some(ticket), requests).await;
+    answers.into_iter().try_for_each(|(_, answer)| answer)
 }
 
 /// Waits for the ticket, sends `call`, and waits for the reply. Later operations on the same

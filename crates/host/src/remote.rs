@@ -284,7 +284,7 @@ impl Remote for Host {
         let call =
             move |open: &OpenHandle| open.session.client.fallocate(&open.handle, mode, offset, len);
         let ticket = file.enter(WHOLE_FILE, true, Some(session.slot));
-        let changed = chunk_request::change(&file.open, &self.pool.flow, ticket, call).await;
+        let changed = chunk_request::change(&file.open, &self.pool.flow, ticket, [call]).await;
         changed.map_err(|error| errno::from_handle(&error))
     }
 

@@ -4,6 +4,10 @@
 //! other is queried first. `attrs@sshoal` carries single times, with nanoseconds. SETSTAT follows
 //! links; `lsetstat@openssh.com` does not. Without it, LSTAT has to show first that the path is not
 //! a link.
+//!
+//! A server other than OpenSSH's gets size, owner, mode and times in requests of their own, sent
+//! together: that of `github.com/pkg/sftp`, which rclone and others use, reads them in another order
+//! than the protocol's, and sets garbage.
 
 use std::sync::Arc;
 
@@ -17,7 +21,7 @@ use crate::open::is_failure;
 use crate::probe::Probe;
 use crate::range_lock::WHOLE_FILE;
 use crate::session::Session;
-use crate::{attr, chunk_request, errno};
+use crate::{attr, chunk_request, errno, pipelined};
 
 impl Host {
     pub(crate) async fn change_path(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
@@ -72,7 +76,8 @@ impl Host {
         if kind == Some(FileKind::Symlink) {
             return Err(Errno::EOPNOTSUPP);
         }
-        match session.client.setstat(&full, attrs).await {
+        let calls = requests(&session, attrs).map(|attrs| session.client.setstat(&full, attrs));
+        match pipelined::all(calls).await.into_iter().collect() {
             Ok(()) => Ok(()),
             Err(error) => Err(Probe(&session).setattr(&error, path, &rest).await),
         }
@@ -98,8 +103,10 @@ impl Host {
         };
         // The server applies the size first.
         let attrs = to_wire(&change, present.as_ref(), exact);
-        let call = move |open: &OpenHandle| open.session.client.fsetstat(&open.handle, attrs);
-        match chunk_request::change(&file.open, &self.pool.flow, ticket, call).await {
+        let calls = requests(session, attrs).map(|attrs| {
+            move |open: &OpenHandle| open.session.client.fsetstat(&open.handle, attrs)
+        });
+        match chunk_request::change(&file.open, &self.pool.flow, ticket, calls).await {
             Ok(()) => Ok(()),
             Err(error) if error.bare_status() == Some(sftp::StatusCode::PERMISSION_DENIED) => {
                 Err(Errno::EPERM)
@@ -141,6 +148,23 @@ async fn change_without_following(
         }
     }
     Err(Probe(session).setattr(&error, path, change).await)
+}
+
+/// The attributes of each request. Owner before mode, since it clears set-ID bits; times last.
+fn requests(session: &Session, attrs: FileAttrs) -> impl Iterator<Item = FileAttrs> + use<> {
+    // OpenSSH has the one since 8.0 and the other since 8.5; the helper has both.
+    let may_combine = [Extension::Lsetstat, Extension::Limits].map(|it| session.offers(it));
+    let none = FileAttrs::default();
+    let requests = match may_combine {
+        [false, false] => [
+            FileAttrs { size: attrs.size, ..none },
+            FileAttrs { owner: attrs.owner, ..none },
+            FileAttrs { permissions: attrs.permissions, ..none },
+            FileAttrs { times: attrs.times, exact: attrs.exact, ..none },
+        ],
+        _ => [attrs, none, none, none],
+    };
+    requests.into_iter().filter(move |attrs| *attrs != none)
 }
 
 /// Whether only one of a pair changes. With `exact`, the server takes single times.

@@ -4,12 +4,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use base::{
-    Access, Create, Data, Errno, Lock, LockFamily, LockKind, LockOwner, LockRange, OpenFlags,
-    Remote, RenameMode,
+    Access, AttrChange, Create, Data, Errno, Lock, LockFamily, LockKind, LockOwner, LockRange,
+    OpenFlags, Remote, RenameMode, Timestamp,
 };
 use bytes::Bytes;
 use host::{Config, Host};
-use sftp::codec::{LockRequest, Reply, Request};
+use sftp::codec::{LockRequest, Owner, Reply, Request, Times};
 use sftp::{Extension, FileAttrs, OpenFlags as Wire, StatusCode};
 
 use super::peer::{Actor, path, staged, staged_helper, staged_with_later};
@@ -76,6 +76,63 @@ async fn a_handle_of_a_non_file_is_closed() {
         };
         let (opened, ()) = tokio::join!(host.open(&path, READ), serve);
         assert_eq!(opened.err(), Some(errno), "{mode:o}");
+    }
+}
+
+/// `github.com/pkg/sftp` reads several in one request in the wrong order.
+#[tokio::test]
+async fn attributes_are_set_one_by_one_where_the_server_is_not_openssh() {
+    let time = |secs| Some(Timestamp { secs, nanos: 0 });
+    let change = AttrChange {
+        size: Some(3),
+        uid: Some(1),
+        gid: Some(2),
+        perm: Some(0o4755),
+        atime: time(5),
+        mtime: time(6),
+        ..AttrChange::default()
+    };
+    let none = FileAttrs::default();
+    let size = FileAttrs { size: Some(3), ..none };
+    let owner = FileAttrs { owner: Some(Owner { uid: 1, gid: 2 }), ..none };
+    let perm = FileAttrs { permissions: Some(0o4755), ..none };
+    let times = FileAttrs { times: Some(Times { atime: 5, mtime: 6 }), ..none };
+    let rest = FileAttrs { owner: owner.owner, permissions: perm.permissions, ..times };
+    let all = FileAttrs { size: size.size, ..rest };
+    let separate = (vec![size, owner, perm, times], vec![owner, perm, times]);
+    for (extensions, (by_handle, by_path)) in
+        [(&[][..], separate), (&[Extension::Lsetstat], (vec![all], vec![rest]))]
+    {
+        let (host, mut actor) = staged(extensions, Config::default()).await;
+        let flags = OpenFlags::existing(Access::Write);
+        let fh = open_as(&host, &mut actor, ("f", b"h"), flags, 7).await;
+        let serve = async {
+            let mut ids = Vec::new();
+            for attrs in by_handle {
+                ids.push(actor.expect(Request::Fsetstat { handle: b"h", attrs }).await);
+            }
+            // The first error is returned.
+            actor.fail(ids[0], StatusCode::PERMISSION_DENIED).await;
+            for id in &ids[1..] {
+                actor.fail(*id, StatusCode::BAD_MESSAGE).await;
+            }
+            let look = actor.expect(Request::Lstat { path: b"f" }).await;
+            actor.attrs(look, 0o100_644, 7).await;
+            let resize = actor.expect(Request::Setstat { path: b"f", attrs: size }).await;
+            actor.fail(resize, StatusCode::OK).await;
+            let mut ids = Vec::new();
+            for attrs in by_path {
+                ids.push(actor.expect(Request::Setstat { path: b"f", attrs }).await);
+            }
+            for id in ids {
+                actor.fail(id, StatusCode::OK).await;
+            }
+        };
+        let calls = async {
+            assert_eq!(host.fsetattr(fh, change).await, Err(Errno::EPERM));
+            assert_eq!(host.setattr(&path("f"), change).await, Ok(()));
+        };
+        tokio::join!(calls, serve);
     }
 }
 
