@@ -68,6 +68,11 @@ impl Unfinished {
         }
     }
 
+    /// Gives the room back.
+    pub(crate) fn leave(&self) {
+        *self.room.lock() = None;
+    }
+
     /// Removes the files, if the target can be reached.
     pub(crate) async fn remove(&self, core: &Core) {
         let paths = std::mem::take(&mut *self.paths.lock());
@@ -148,7 +153,7 @@ pub(crate) async fn file(core: &Arc<Core>, step: &Step, left: &Unfinished) -> Ou
         let flags = OpenFlags::existing(Access::Read);
         let opened = match remote.open(&step.from, flags).await {
             Err(Errno::ENOENT) => return Err(Fault::Vanished.of(&step.name)),
-            opened => opened.map_err(failed(step, Doing::Read))?,
+            opened => opened.map_err(failed(step, Doing::Open))?,
         };
         let copy = copy(opened.attr, Origin::Open(OwnedFh::new(remote.clone(), opened.fh)));
         let attempt = match opened.attr.size <= core.flow.piece_bytes() {

@@ -7,8 +7,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Entries in progress at once. Each small file takes three round trips, so this many over
 /// 0.5 ms are 80,000 files a second, more than any server opens; over 100 ms they are 400. A server
-/// of OpenSSH gives out some hundred handles at least.
+/// of OpenSSH gives out some hundred handles at least. For others, see [`Flow::with_few`].
 const ENTRIES: usize = 128;
+
+/// Entries in progress at once where a server refuses more: some have 100 handles, and do not say so.
+/// Directories that are listed ([`PAIRS`](crate::plan)) use further handles.
+const FEW: usize = 16;
+
+/// Second tries that fail before it is taken for certain that the number in progress is not why.
+const VAIN_TRIES: u32 = 8;
 
 /// A unit of the budget in bytes: what the smallest file costs.
 const UNIT_BYTES: u64 = 4096;
@@ -30,6 +37,16 @@ pub(crate) struct Flow {
     /// Units that `bytes` has, with those that are taken.
     units: Mutex<u64>,
     ends: Vec<Arc<dyn Remote>>,
+    second_tries: tokio::sync::Mutex<SecondTries>,
+}
+
+/// What second tries, with [`FEW`] in progress, have shown.
+#[derive(Default)]
+struct SecondTries {
+    /// One has succeeded, so that [`FEW`] are the bound now.
+    has_bound: bool,
+    /// How many have failed.
+    vain: u32,
 }
 
 impl Flow {
@@ -39,6 +56,7 @@ impl Flow {
             bytes: Arc::new(Semaphore::new(0)),
             units: Mutex::new(0),
             ends,
+            second_tries: Default::default(),
         }
     }
 
@@ -46,6 +64,36 @@ impl Flow {
     pub(crate) async fn entry(&self) -> OwnedSemaphorePermit {
         let room = self.entries.clone().acquire_owned().await;
         room.expect("it is never closed")
+    }
+
+    /// Does once more what has failed for want of handles, perhaps: with [`FEW`] entries in progress,
+    /// which become the bound if it succeeds. The caller holds no room. `None` if it would be in
+    /// vain.
+    pub(crate) async fn with_few<T, E>(
+        &self,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Option<Result<T, E>> {
+        let mut tries = self.second_tries.lock().await;
+        if tries.has_bound {
+            drop(tries);
+            let _room = self.entry().await;
+            return Some(work.await);
+        }
+        if tries.vain >= VAIN_TRIES {
+            return None;
+        }
+        let most = self.entries.acquire_many((ENTRIES - FEW) as u32).await;
+        let most = most.expect("it is never closed");
+        let _room = self.entry().await;
+        let end = work.await;
+        match end {
+            Ok(_) => {
+                tries.has_bound = true;
+                most.forget();
+            }
+            Err(_) => tries.vain += 1,
+        }
+        Some(end)
     }
 
     /// The window: bytes to have in flight now.

@@ -21,6 +21,8 @@ pub enum Doing {
     LookSource,
     /// Listing a directory of a source.
     ListSource,
+    /// Opening a file of a source.
+    Open,
     /// Reading from a source.
     Read,
     /// `lstat` of the target.
@@ -51,6 +53,7 @@ impl Doing {
         match self {
             Doing::LookSource => (Side::Source, "cannot look at the source"),
             Doing::ListSource => (Side::Source, "cannot list the source directory"),
+            Doing::Open => (Side::Source, "cannot read"),
             Doing::Read => (Side::Source, "cannot read"),
             Doing::LookTarget => (Side::Target, "cannot look at the target"),
             Doing::ListTarget => (Side::Target, "cannot list the target directory"),
@@ -203,6 +206,18 @@ impl Problem {
             *words = words.replace(&from.to_string(), &to.to_string());
         }
         renamed
+    }
+
+    /// Whether the entry may have been one too many for a server with few handles. Its answer is
+    /// FAILURE, which is `EPERM` where it has no other explanation. `EEXIST` is that of a server
+    /// which has created the file, and cannot open it.
+    pub(crate) fn may_lack_handles(&self) -> bool {
+        match self.fault {
+            Fault::Failed { doing: Doing::Open | Doing::Make, errno } => {
+                matches!(errno, Errno::EPERM | Errno::EEXIST | Errno::EMFILE | Errno::ENFILE)
+            }
+            _ => false,
+        }
     }
 
     /// Whether another problem is its reason.

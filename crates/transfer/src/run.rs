@@ -215,10 +215,27 @@ pub(crate) async fn ready(core: &Core, step: &Step) -> Result<(), Problem> {
 /// Carries out one step, and takes note of how it ended, unless the run is stopped meanwhile.
 async fn carry_out(core: &Arc<Core>, step: &Step, room: OwnedSemaphorePermit) {
     let left = copy::Unfinished::new(room);
-    match core.unless_stopped(act(core, step, &left)).await {
+    match core.unless_stopped(act_twice(core, step, &left)).await {
         Some(end) => core.ended(step, end),
         None if core.stop_reason() == Some(Stop::Asked) => left.remove(core).await,
         None => {}
+    }
+}
+
+/// As [`act`], once more with few entries in progress if the server may have been out of handles.
+async fn act_twice(
+    core: &Arc<Core>,
+    step: &Step,
+    left: &copy::Unfinished,
+) -> Result<Copied, Problem> {
+    match act(core, step, left).await {
+        Err(problem) if problem.may_lack_handles() => {
+            left.remove(core).await;
+            left.leave();
+            let again = core.flow.with_few(act(core, step, left)).await;
+            again.unwrap_or(Err(problem))
+        }
+        end => end,
     }
 }
 

@@ -151,10 +151,26 @@ async fn find_folded(
 }
 
 /// The directory as it was listed ahead, or as it is.
-async fn listing(tree: &Tree, path: &RemotePath) -> base::Result<Listed> {
+async fn listing(core: &Core, tree: &Tree, path: &RemotePath) -> base::Result<Listed> {
     match listed_ahead(tree, path) {
         Some(listed) => Ok(listed),
-        None => list_readable(&tree.remote, path).await,
+        None => list_twice(core, &tree.remote, path).await,
+    }
+}
+
+/// As [`list_readable`], once more with few entries in progress if the server may have been out of
+/// handles. Its answer is FAILURE, which is `EIO` for a directory.
+async fn list_twice(
+    core: &Core,
+    remote: &Arc<dyn Remote>,
+    path: &RemotePath,
+) -> base::Result<Listed> {
+    match list_readable(remote, path).await {
+        Err(errno @ (Errno::EIO | Errno::EMFILE | Errno::ENFILE)) if remote.may_be_lost() => {
+            let again = core.flow.with_few(list_readable(remote, path)).await;
+            again.unwrap_or(Err(errno))
+        }
+        listed => listed,
     }
 }
 
@@ -167,7 +183,7 @@ fn listed_ahead(tree: &Tree, path: &RemotePath) -> Option<Listed> {
 /// first, as everything in it would be copied again otherwise; it gets its own mode at its end.
 async fn listing_of_target(core: &Core, own: &Dir) -> base::Result<Listed> {
     let (remote, path) = (&core.job.target.remote, &own.place.path);
-    let listed = listing(&core.job.target, path).await;
+    let listed = listing(core, &core.job.target, path).await;
     let there = own.place.last.as_ref().and_then(|last| last.there);
     if core.job.options.dry_run || there.is_none_or(|there| there.perm & 0o500 == 0o500) {
         return listed;
@@ -205,7 +221,7 @@ async fn listing_of_source(core: &Core, source: usize, path: &RemotePath) -> bas
         return Ok(listed);
     }
     core.ask_for_unseen(source);
-    let listed = list_readable(&tree.remote, path).await?;
+    let listed = list_twice(core, &tree.remote, path).await?;
     match tree.local.is_none() && is_empty(&listed) && is_closed(&tree.remote, path).await {
         true => Err(Errno::EACCES),
         false => Ok(listed),

@@ -385,3 +385,48 @@ async fn a_problem_that_is_not_of_an_entry_is_shown_by_itself() {
     let (name, doing, errno) = (path("d"), Doing::ListSource, Errno::EACCES);
     assert_eq!(notes.problems(), [Fault::Failed { doing, errno }.of(&name)]);
 }
+
+/// A tree with more files than a server has handles, in several directories.
+fn many_files() -> Arc<MemRemote> {
+    mem(|remote| {
+        for number in 0..400 {
+            remote.put_file(&format!("{}/{number}", number % 40), content(100, number));
+        }
+    })
+}
+
+/// A server with few handles, which takes so long that many files are in progress.
+fn with_few_handles(max_handles: usize) -> MemRemote {
+    let remote = MemRemote::with(testkit::mem::Options { max_handles, ..Default::default() });
+    remote.set_latency(Some(std::time::Duration::from_millis(2)));
+    remote
+}
+
+#[tokio::test]
+async fn a_server_with_few_handles_gets_all_files() {
+    let target = Arc::new(with_few_handles(90));
+    let source = many_files();
+    copy_well(&source, &target).await;
+    assert_equal(&*source, &*target).await;
+}
+
+#[tokio::test]
+async fn a_server_with_few_handles_gives_all_files() {
+    let (source, target) = (with_few_handles(90), Arc::new(MemRemote::new()));
+    for number in 0..400 {
+        source.put_file(&format!("{}/{number}", number % 40), content(100, number));
+    }
+    let source = Arc::new(source);
+    copy_well(&source, &target).await;
+    assert_equal(&*source, &*target).await;
+}
+
+#[tokio::test]
+async fn files_that_cannot_be_made_are_tried_again_a_few_times() {
+    let source = many_files();
+    let target = Arc::new(FaultyRemote::new(Arc::new(MemRemote::new())));
+    target.fail_always(Call::Open, Errno::EPERM);
+    let outcome = copy(&source, &target).await;
+    assert_eq!(outcome.problems_total, 400);
+    assert_eq!(target.calls(Call::Open), 408);
+}
