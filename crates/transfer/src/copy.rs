@@ -16,7 +16,6 @@ mod resume;
 mod small;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use base::{
     Access, Attr, AttrChange, Create, Data, Errno, Mutex, Name, OpenFlags, OwnedFh, Remote,
@@ -25,7 +24,7 @@ use base::{
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::digest;
-use crate::outcome::{Doing, Fault, Problem};
+use crate::outcome::{Doing, Fault, Problem, Refused, is_refusal};
 use crate::plan::is_same_second;
 use crate::run::{Copied, Core, attributes, differing};
 use crate::sink::Lock;
@@ -38,6 +37,9 @@ pub(crate) use pieces::parts;
 
 /// How often a file is read that changes meanwhile.
 const ATTEMPTS: usize = 2;
+
+/// Bits of a mode that give rights to others than the owner, who can set any.
+const NOT_OWNERS: u32 = 0o7077;
 
 /// The temporary files of a step in progress, for a run that is stopped, and the step's room.
 pub(crate) struct Unfinished {
@@ -108,8 +110,7 @@ struct Copy<'a> {
     from: Origin,
     /// What is left of an earlier run may be continued.
     may_resume: bool,
-    /// Extended attributes that the target has refused.
-    xattrs_refused: AtomicUsize,
+    refused: Mutex<Refused>,
 }
 
 /// Where the content comes from.
@@ -140,8 +141,8 @@ pub(crate) async fn file(core: &Arc<Core>, step: &Step, left: &Unfinished) -> Ou
     for attempt in 0..ATTEMPTS {
         let copy = |attr, from| {
             let (to, name, may_resume) = (to.clone(), name.clone(), attempt == 0);
-            let xattrs_refused = AtomicUsize::new(0);
-            Copy { core, step, left, attr, to, name, from, may_resume, xattrs_refused }
+            let refused = Mutex::default();
+            Copy { core, step, left, attr, to, name, from, may_resume, refused }
         };
         if let Some((attr, from)) = read_here(core, step).await {
             let copy = copy(attr, from);
@@ -220,8 +221,8 @@ impl<'a> Copy<'a> {
     /// The file has its name.
     async fn end(&self, copied: Copied) -> Outcome<Copied> {
         remove_stale(self.core, self.step).await;
-        let refused = self.xattrs_refused.load(Ordering::Relaxed);
-        Problem::of_refused_xattrs(&self.step.name, refused).map(|()| copied)
+        let refused = *self.refused.lock();
+        refused.of(&self.step.name).map(|()| copied)
     }
 
     /// The extended attributes that the file is to have.
@@ -262,7 +263,7 @@ impl<'a> Copy<'a> {
         }
         let refused = xattr::write(&**self.target(), path, &list).await;
         let refused = refused.map_err(self.failed(Doing::SetAttr))?;
-        self.xattrs_refused.store(refused, Ordering::Relaxed);
+        self.refused.lock().xattrs = refused;
         Ok(())
     }
 
@@ -322,9 +323,30 @@ impl<'a> Copy<'a> {
             }
         };
         let (set, now, finished) = tokio::join!(biased; set, target.fstat(fh), finish);
-        set.map_err(self.failed(Doing::SetAttr))?;
         let now = now.map_err(self.failed(Doing::Verify))?;
         finished.map_err(self.failed(Doing::Write))?;
+        match set {
+            Err(errno) if is_refusal(errno) => self.without_times(path, change, now, errno).await,
+            set => set.map(|()| now).map_err(self.failed(Doing::SetAttr)),
+        }
+    }
+
+    /// Goes on with a file of which the target refuses a change of attributes with `errno`: it may
+    /// get those besides the times. It is not given to others with more rights than it is to have.
+    async fn without_times(
+        &self,
+        path: &RemotePath,
+        change: AttrChange,
+        now: Attr,
+        errno: Errno,
+    ) -> Outcome<Attr> {
+        let others = AttrChange { atime: None, mtime: None, ..change };
+        let _ = self.core.set_by_name(path, &self.attr, others).await;
+        let now = self.target().lstat(path).await.unwrap_or(now);
+        if now.perm & !self.attr.perm & NOT_OWNERS != 0 {
+            return Err(self.failed(Doing::SetAttr)(errno));
+        }
+        self.refused.lock().attributes = Some(errno);
         Ok(now)
     }
 

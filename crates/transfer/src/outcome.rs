@@ -137,6 +137,12 @@ pub enum Fault {
         /// How many it lacks.
         count: usize,
     },
+    /// It was copied, and lacks mode or times.
+    #[error("was copied, but the target refuses its mode and times: {errno}")]
+    RefusedAttributes {
+        /// The target's answer.
+        errno: Errno,
+    },
     /// `-x` may enter other file systems of the source.
     #[error(
         "the source does not distinguish its file systems, so -x may enter others; exclude \
@@ -208,6 +214,11 @@ impl Problem {
         renamed
     }
 
+    /// Whether the entry is there, and lacks attributes alone.
+    pub(crate) fn is_of_attributes(&self) -> bool {
+        matches!(self.fault, Fault::RefusedXattrs { .. } | Fault::RefusedAttributes { .. })
+    }
+
     /// Whether the entry may have been one too many for a server with few handles. Its answer is
     /// FAILURE, which is `EPERM` where it has no other explanation. `EEXIST` is that of a server
     /// which has created the file, and cannot open it.
@@ -231,6 +242,31 @@ impl Fault {
     pub fn of(self, name: &RemotePath) -> Problem {
         Problem { name: name.clone(), fault: self }
     }
+}
+
+/// What the target has refused of an entry that it has.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Refused {
+    /// Extended attributes.
+    pub(crate) xattrs: usize,
+    /// Mode or times, with its answer.
+    pub(crate) attributes: Option<Errno>,
+}
+
+impl Refused {
+    /// The problem of the entry, if anything was refused.
+    pub(crate) fn of(self, name: &RemotePath) -> Result<(), Problem> {
+        match self.attributes {
+            Some(errno) => Err(Fault::RefusedAttributes { errno }.of(name)),
+            None => Problem::of_refused_xattrs(name, self.xattrs),
+        }
+    }
+}
+
+/// Whether this is the answer of a target that never sets the attributes of an entry of ours, in
+/// contrast to a failure.
+pub(crate) fn is_refusal(errno: Errno) -> bool {
+    matches!(errno, Errno::EPERM | Errno::EACCES | Errno::EOPNOTSUPP | Errno::ENOSYS)
 }
 
 /// Entries of the sources by result: each is in one of these counts. `deleted` counts entries of

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use base::{Errno, RemotePath, RenameMode};
 
 use super::{ATTEMPTS, Outcome, Unfinished, failed, remove_obstacle, remove_stale, taken};
-use crate::outcome::{Doing, Fault, Problem};
+use crate::outcome::{Doing, Fault, Problem, Refused, is_refusal};
 use crate::run::{Copied, Core, attributes};
 use crate::step::Step;
 use crate::temporary::{self, MachineRun};
@@ -30,7 +30,7 @@ pub(crate) async fn special(core: &Core, step: &Step, left: &Unfinished) -> Outc
 async fn own(core: &Core, step: &Step, left: &Unfinished, made: &Made) -> Outcome<()> {
     let refused = replacing(core, step, left, made).await?;
     remove_stale(core, step).await;
-    Problem::of_refused_xattrs(&step.name, refused)
+    refused.of(&step.name)
 }
 
 /// Makes the step's name a further one of the file that `first` has become.
@@ -51,7 +51,7 @@ pub(crate) async fn hard_link(
             remove_stale(core, step).await;
             Ok(Copied::default())
         }
-        Err(Problem { fault: Fault::Failed { errno, .. }, .. }) if is_refused(errno) => {
+        Err(Problem { fault: Fault::Failed { errno, .. }, .. }) if makes_none(errno) => {
             super::file(core, step, left).await
         }
         Err(problem) => Err(problem),
@@ -61,7 +61,7 @@ pub(crate) async fn hard_link(
 /// Whether the target makes no hard links, no more of this file, or none between these directories:
 /// a copy takes more room. A file system without hard links returns `EPERM`, which OpenSSH's server
 /// does not distinguish from `EACCES`; without permission, the copy fails, too.
-fn is_refused(errno: Errno) -> bool {
+fn makes_none(errno: Errno) -> bool {
     matches!(
         errno,
         Errno::ENOSYS
@@ -81,8 +81,8 @@ enum Made {
 }
 
 /// Makes something under a temporary name, and gives it its own. Where another run takes it away
-/// meanwhile, it is made again. Returns how many extended attributes were refused.
-async fn replacing(core: &Core, step: &Step, left: &Unfinished, made: &Made) -> Outcome<usize> {
+/// meanwhile, it is made again. Returns what was refused.
+async fn replacing(core: &Core, step: &Step, left: &Unfinished, made: &Made) -> Outcome<Refused> {
     let to = core.job.target.path_of(&step.name);
     let (Some(parent), Some(name)) = (to.parent(), to.file_name()) else {
         return Err(failed(step, Doing::Make)(Errno::EEXIST));
@@ -103,15 +103,15 @@ async fn replacing(core: &Core, step: &Step, left: &Unfinished, made: &Made) -> 
     Err(taken(step))
 }
 
-/// Makes it as `path`, and renames it; `None` where another run has taken it away. Returns how many
-/// extended attributes were refused.
+/// Makes it as `path`, and renames it; `None` where another run has taken it away. Returns what was
+/// refused.
 async fn put(
     core: &Core,
     step: &Step,
     made: &Made,
     path: &RemotePath,
     to: &RemotePath,
-) -> Outcome<Option<usize>> {
+) -> Outcome<Option<Refused>> {
     let target = &core.job.target.remote;
     match made {
         Made::Link { leads_to } => target.symlink(leads_to, path).await,
@@ -126,18 +126,22 @@ async fn put(
         Made::Name { existing } => target.link(existing, path).await,
     }
     .map_err(failed(step, Doing::Make))?;
-    let mut refused = 0;
+    let mut refused = Refused::default();
     if !matches!(made, Made::Name { .. }) {
         if core.copies_xattrs(step.source) {
             let list = xattr::read(core, step.source, &step.from, &step.attr).await;
             let list = list.map_err(failed(step, Doing::Read))?;
             let set = xattr::write(&**target, path, &list).await;
-            refused = set.map_err(failed(step, Doing::SetAttr))?;
+            refused.xattrs = set.map_err(failed(step, Doing::SetAttr))?;
         }
         match core.set_by_name(path, &step.attr, attributes(core, &step.attr)).await {
             // Not every system has times of links.
             Err(Errno::EOPNOTSUPP | Errno::ENOSYS) if matches!(made, Made::Link { .. }) => {}
             Err(Errno::ENOENT) => return Ok(None),
+            // It is there for all with any mode, and its times are all that it lacks.
+            Err(errno) if matches!(made, Made::Link { .. }) && is_refusal(errno) => {
+                refused.attributes = Some(errno);
+            }
             applied => applied.map_err(failed(step, Doing::SetAttr))?,
         }
     }

@@ -1,7 +1,6 @@
 //! Files that are copied in one piece.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use base::{Data, Errno};
 
@@ -106,7 +105,7 @@ impl<'a> Copy<'a> {
             Errno::ESTALE => super::taken(self.step),
             errno => self.failed(Doing::Write)(errno),
         })?;
-        self.xattrs_refused.store(finished.xattrs_refused, Ordering::Relaxed);
+        self.refused.lock().xattrs = finished.xattrs_refused;
         if finished.owner_refused {
             self.core.refuse_owner(owner);
         }

@@ -16,7 +16,7 @@ use crate::dir::Last;
 use crate::events::{Entry, Events, Progress};
 use crate::flow::Flow;
 use crate::job::{Job, Source};
-use crate::outcome::{Fault, Outcome, Problem, Side, Stop};
+use crate::outcome::{Fault, Outcome, Problem, Side, Stop, is_refusal};
 use crate::setid;
 use crate::sink::Sink;
 use crate::step::{Action, Step};
@@ -280,7 +280,7 @@ impl Core {
         // A file that lacks attributes is there: its other names can be made.
         if let Some(names) = &step.names
             && names.first == step.name
-            && matches!(end, Ok(_) | Err(Problem { fault: Fault::RefusedXattrs { .. }, .. }))
+            && end.as_ref().map_or_else(Problem::is_of_attributes, |_| true)
         {
             names.done();
         }
@@ -440,7 +440,8 @@ impl Core {
         }
     }
 
-    /// As [`Core::set_attributes`], of what has that path at the target.
+    /// As [`Core::set_attributes`], of what has that path at the target. If the target refuses the
+    /// change, the times may be why: then all others are set, and the error is returned as well.
     pub(crate) async fn set_by_name(
         &self,
         path: &RemotePath,
@@ -448,8 +449,16 @@ impl Core {
         change: AttrChange,
     ) -> Result<()> {
         let target = &self.job.target.remote;
-        let get = async || target.lstat(path).await;
-        self.set_attributes(attr, change, |change| target.setattr(path, change), get).await
+        let set = async |change| {
+            let get = async || target.lstat(path).await;
+            self.set_attributes(attr, change, |change| target.setattr(path, change), get).await
+        };
+        let end = set(change).await;
+        let others = AttrChange { atime: None, mtime: None, ..change };
+        if end.is_err_and(is_refusal) && change.mtime.is_some() && !others.is_empty() {
+            let _ = set(others).await;
+        }
+        end
     }
 
     async fn with_owners<F: Future<Output = Result<()>>>(

@@ -8,8 +8,8 @@ use testkit::{Call, FaultyRemote, MemRemote, path};
 use transfer::{Doing, Fault, Options, Stop};
 
 use crate::kit::{
-    Notes, Snapshot, assert_equal, content, copy, copy_well, copy_with, job, mem, read, set_time,
-    snapshot, temporaries, watched,
+    Notes, Snapshot, assert_equal, content, copy, copy_well, copy_with, job, mem, names, read,
+    set_perm, set_time, snapshot, temporaries, watched,
 };
 
 /// A tree with something of each kind, old and new.
@@ -429,4 +429,32 @@ async fn files_that_cannot_be_made_are_tried_again_a_few_times() {
     let outcome = copy(&source, &target).await;
     assert_eq!(outcome.problems_total, 400);
     assert_eq!(target.calls(Call::Open), 408);
+}
+
+/// A server that ignores the mode of a new file.
+#[tokio::test]
+async fn a_file_that_others_could_read_then_does_not_get_its_name() {
+    for (perm, is_there) in [(0o600, false), (0o640, false), (0o644, true)] {
+        let source = mem(|remote| remote.put_file("f", "content"));
+        set_perm(&*source, "f", perm).await;
+        let inner = Arc::new(MemRemote::new());
+        let target = Arc::new(FaultyRemote::new(inner.clone()));
+        target.fail_always(Call::Fsetattr, Errno::EPERM);
+        target.fail_always(Call::Setattr, Errno::EPERM);
+        let gate = target.hold(Call::Fsetattr, 1);
+        let (outcome, ()) = tokio::join!(copy(&source, &target), async {
+            gate.arrived().await;
+            let name = snapshot(&*inner).await.into_keys().find(|name| name.contains("sshoal"));
+            set_perm(&*inner, name.unwrap().trim_matches('"'), 0o644).await;
+            gate.release();
+        });
+        let of_file = outcome.problems.iter().find(|problem| problem.name == path("f")).unwrap();
+        let expected = match is_there {
+            true => Fault::RefusedAttributes { errno: Errno::EPERM },
+            false => Fault::Failed { doing: Doing::SetAttr, errno: Errno::EPERM },
+        };
+        assert_eq!(of_file.fault, expected);
+        let names = names(&*inner).await;
+        assert_eq!(names.len(), usize::from(is_there), "{names:?}");
+    }
 }

@@ -13,7 +13,7 @@ use recovery::Recovering;
 use testkit::sftp_servers::SFTP_SERVER;
 use testkit::{SftpServers, path};
 use tokio::sync::Notify;
-use transfer::{Entry, Events, Job, Options, Source, Tree};
+use transfer::{Doing, Entry, Events, Fault, Job, Options, Source, Tree};
 
 use crate::kit::{assert_equal, content, local_dir, run, watched};
 
@@ -208,4 +208,86 @@ async fn directories_that_keep_their_owner_out_are_updated() {
     let outcome = run(job).await;
     assert!(!outcome.is_complete(), "{outcome:#?}");
     assert_equal(&*local, &Local::open(far.dir.path()).unwrap()).await;
+}
+
+/// A server that refuses these requests.
+async fn refusing(requests: &str) -> Peer {
+    let dir = tempfile::tempdir().unwrap();
+    let servers = SftpServers::by(dir.path(), &[SFTP_SERVER, "-P", requests]);
+    Peer::of(dir, servers).await
+}
+
+/// Files of a few kinds, and a link.
+fn fill_simply(root: &Path) {
+    for (name, len, perm) in [
+        ("open", 100, 0o644),
+        ("own", 200, 0o600),
+        ("closed", 300, 0o444),
+        ("large", 9 << 20, 0o640),
+    ] {
+        std::fs::write(root.join(name), content(len, perm)).unwrap();
+        std::fs::set_permissions(root.join(name), PermissionsExt::from_mode(perm)).unwrap();
+    }
+    std::os::unix::fs::symlink("open", root.join("link")).unwrap();
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+    let mut names: Vec<_> = entries.map(name).map(|name| name.into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_sets_no_attributes_gets_the_contents() {
+    let (from, local) = local_dir();
+    fill_simply(from.path());
+    set_times(&local, from.path()).await;
+    let far = refusing("setstat,fsetstat,lsetstat").await;
+    let job = job(Tree::local(local.clone(), from.path()), Tree::remote(far.remote.clone()));
+    for _ in 0..2 {
+        let outcome = run(job.clone()).await;
+        let refused = outcome.problems.iter().filter(|problem| match problem.fault {
+            Fault::RefusedAttributes { .. } => true,
+            // Of the link, when it is there.
+            Fault::Failed { doing, .. } => doing == Doing::SetAttr,
+            _ => false,
+        });
+        assert_eq!(refused.count(), outcome.problems.len(), "{outcome:#?}");
+        assert!(outcome.counts.failed >= 5, "{outcome:#?}");
+        assert_eq!(names(far.dir.path()), ["closed", "large", "link", "open", "own"]);
+        for name in ["closed", "large", "open", "own"] {
+            let (here, there) = (from.path().join(name), far.dir.path().join(name));
+            assert!(std::fs::read(here).unwrap() == std::fs::read(&there).unwrap(), "{name}");
+            assert_eq!(std::fs::metadata(there).unwrap().mode() & 0o7777, 0o600);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_sets_no_times_sets_modes() {
+    let (from, local) = local_dir();
+    fill_simply(from.path());
+    set_times(&local, from.path()).await;
+    let far = refusing("fsetstat").await;
+    let outcome = run(job(Tree::local(local, from.path()), Tree::remote(far.remote.clone()))).await;
+    assert_eq!(outcome.problems_total, 4, "{outcome:#?}");
+    for name in ["closed", "large", "open", "own"] {
+        let mode = |dir: &Path| std::fs::metadata(dir.join(name)).unwrap().mode();
+        assert_eq!(mode(far.dir.path()), mode(from.path()), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_renames_nothing_keeps_one_incomplete_file() {
+    let (from, local) = local_dir();
+    std::fs::write(from.path().join("large"), content(9 << 20, 7)).unwrap();
+    let far = refusing("setstat,fsetstat,lsetstat,rename,posix-rename").await;
+    let job = job(Tree::local(local.clone(), from.path()), Tree::remote(far.remote.clone()));
+    for _ in 0..3 {
+        let outcome = run(job.clone()).await;
+        assert_eq!(outcome.counts.files_copied, 0, "{outcome:#?}");
+        assert_eq!(names(far.dir.path()).len(), 1);
+    }
 }
