@@ -18,6 +18,7 @@ use base::{Access, Errno, FileKind, OpenFlags, OwnedFh, RenameMode};
 use super::large::span;
 use super::{Copy, Outcome, Temporary};
 use crate::digest;
+use crate::outcome::is_refusal;
 use crate::run::Core;
 use crate::sink::Lock;
 use crate::task::{at_most, blocking};
@@ -92,7 +93,15 @@ impl<'a> Copy<'a> {
         if self.core.job.options.no_partial {
             self.left.add(path.clone());
         }
-        remote.rename(&found, &path, RenameMode::Replace).await.ok()?;
+        match remote.rename(&found, &path, RenameMode::Replace).await {
+            Ok(()) => {}
+            // No run can continue it, and each one would leave another.
+            Err(errno) if is_refusal(errno) => {
+                let _ = remote.unlink(&found).await;
+                return None;
+            }
+            Err(_) => return None,
+        }
         let begun = self.continued(partial, machine, path.clone(), start, lock).await;
         if begun.is_none() {
             let _ = remote.unlink(&path).await;
