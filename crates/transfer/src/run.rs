@@ -16,7 +16,7 @@ mod names;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use base::{AttrChange, Errno, FileKind, RemotePath};
+use base::{AttrChange, FileKind, RemotePath};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::task::JoinSet;
 
@@ -326,13 +326,10 @@ fn no_stream_for_xattrs(name: &RemotePath) -> Problem {
     Fault::Other { words: words.to_owned() }.of(name)
 }
 
-/// Sets attributes by name; owners are left where they are refused, and times of links where those
-/// have none.
+/// Sets attributes by name; owners are left where they are refused.
 async fn set_attributes(core: &Core, step: &Step, change: AttrChange) -> Result<(), Problem> {
-    match core.set_by_name(&core.job.target.path_of(&step.name), &step.attr, change).await {
-        Err(Errno::EOPNOTSUPP) if step.attr.kind == FileKind::Symlink => Ok(()),
-        set => set.map_err(Problem::failed(&step.name, Doing::SetAttr)),
-    }
+    let set = core.set_by_name(&core.job.target.path_of(&step.name), &step.attr, change).await;
+    set.map_err(Problem::failed(&step.name, Doing::SetAttr))
 }
 
 /// Finishes directories as they come, some at once, until none can come any more.

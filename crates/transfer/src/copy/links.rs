@@ -135,8 +135,6 @@ async fn put(
             refused.xattrs = set.map_err(failed(step, Doing::SetAttr))?;
         }
         match core.set_by_name(path, &step.attr, attributes(core, &step.attr)).await {
-            // Not every system has times of links.
-            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) if matches!(made, Made::Link { .. }) => {}
             Err(Errno::ENOENT) => return Ok(None),
             // It is there for all with any mode, and its times are all that it lacks.
             Err(errno) if matches!(made, Made::Link { .. }) && is_refusal(errno) => {

@@ -14,6 +14,9 @@ fn owner(core: &Core, attr: &Attr) -> Option<(u32, u32)> {
 /// All that what has `attr` at the source is to have at the target. Set-ID bits are what is wished:
 /// [`Core::set_attributes`] decides.
 pub(crate) fn attributes(core: &Core, attr: &Attr) -> AttrChange {
+    if core.leaves_attributes(attr.kind) {
+        return AttrChange::default();
+    }
     let owner = owner(core, attr);
     let wished = core.set_ids_of(attr).map_or(0, |_| attr.perm & setid::BITS);
     AttrChange {

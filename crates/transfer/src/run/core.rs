@@ -43,6 +43,8 @@ pub(crate) struct Core {
     pub(crate) here: Vec<Option<Arc<Sink>>>,
     /// Owners with groups that the target has refused: they are left.
     refused_owners: Mutex<HashSet<(u32, u32)>>,
+    /// The target sets no attributes of links: they are left, and not compared.
+    links_lack_attributes: AtomicBool,
     /// Hard links were to be preserved, and a file was copied without knowing its other names.
     pub(crate) links_unknown: AtomicBool,
     /// Hard links were to be preserved, and of the files whose other names are not known some are
@@ -91,6 +93,7 @@ impl Core {
             events,
             progress: Arc::default(),
             refused_owners: Mutex::default(),
+            links_lack_attributes: AtomicBool::new(false),
             links_unknown: AtomicBool::new(false),
             unlinked: Default::default(),
             deferred: Mutex::default(),
@@ -347,7 +350,9 @@ impl Core {
         end: std::result::Result<Copied, Problem>,
     ) {
         let action = match action {
-            Action::SetAttr(change) if end.is_ok() && self.is_left(change) => &Action::Nothing,
+            Action::SetAttr(change) if end.is_ok() && self.is_left(kind, change) => {
+                &Action::Nothing
+            }
             action => action,
         };
         let problem = end.as_ref().err();
@@ -442,6 +447,7 @@ impl Core {
 
     /// As [`Core::set_attributes`], of what has that path at the target. If the target refuses the
     /// change, the times may be why: then all others are set, and the error is returned as well.
+    /// Those of a link are left if the target has no request for them, or its system sets none.
     pub(crate) async fn set_by_name(
         &self,
         path: &RemotePath,
@@ -454,6 +460,10 @@ impl Core {
             self.set_attributes(attr, change, |change| target.setattr(path, change), get).await
         };
         let end = set(change).await;
+        if attr.kind == FileKind::Symlink && matches!(end, Err(Errno::EOPNOTSUPP | Errno::ENOSYS)) {
+            self.links_lack_attributes.store(true, Ordering::Relaxed);
+            return Ok(());
+        }
         let others = AttrChange { atime: None, mtime: None, ..change };
         if end.is_err_and(is_refusal) && change.mtime.is_some() && !others.is_empty() {
             let _ = set(others).await;
@@ -487,8 +497,16 @@ impl Core {
         }
     }
 
-    /// Whether nothing is set by this change, since it is of an owner that is left.
-    fn is_left(&self, change: &AttrChange) -> bool {
+    /// Whether attributes of such an entry are left.
+    pub(crate) fn leaves_attributes(&self, kind: FileKind) -> bool {
+        kind == FileKind::Symlink && self.links_lack_attributes.load(Ordering::Relaxed)
+    }
+
+    /// Whether nothing is set by this change of such an entry, since it is left.
+    fn is_left(&self, kind: FileKind, change: &AttrChange) -> bool {
+        if self.leaves_attributes(kind) {
+            return true;
+        }
         let others = AttrChange { uid: None, gid: None, ..*change };
         let owner = change.uid.zip(change.gid);
         others.is_empty() && owner.is_some_and(|owner| self.is_refused(owner))

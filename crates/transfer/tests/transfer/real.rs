@@ -291,3 +291,18 @@ async fn a_server_that_renames_nothing_keeps_one_incomplete_file() {
         assert_eq!(names(far.dir.path()).len(), 1);
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn links_of_a_server_that_sets_no_times_of_links_are_unchanged() {
+    let (from, local) = local_dir();
+    for number in 0..3 {
+        std::os::unix::fs::symlink("nowhere", from.path().join(number.to_string())).unwrap();
+    }
+    set_times(&local, from.path()).await;
+    let far = refusing("lsetstat").await;
+    let job = job(Tree::local(local, from.path()), Tree::remote(far.remote.clone()));
+    assert!(run(job.clone()).await.is_complete());
+    let again = run(job).await;
+    assert!(again.is_complete(), "{again:#?}");
+    assert_eq!(again.counts.unchanged, 4, "{again:#?}");
+}
