@@ -251,33 +251,8 @@ fn unhex(digits: &[u8]) -> Option<Digest> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shell::{Exit, ShellError};
+    use crate::shell::tests::Here;
     use testkit::{MemRemote, path};
-
-    /// The shell of this machine, in the place of the server's.
-    struct Here;
-
-    #[async_trait]
-    impl Shell for Here {
-        async fn start(&self, command: &[u8]) -> std::result::Result<Running, ShellError> {
-            use std::os::unix::ffi::OsStrExt;
-            use std::process::Stdio;
-            let mut child = tokio::process::Command::new("sh")
-                .arg("-c")
-                .arg(std::ffi::OsStr::from_bytes(command))
-                .stdin(Stdio::piped())
-                .stdout(Stdio::piped())
-                .kill_on_drop(true)
-                .spawn()
-                .map_err(|error| ShellError::Refused(error.to_string()))?;
-            let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
-            let exit = Box::pin(async move {
-                let status = child.wait().await.map_err(|e| ShellError::Lost(e.to_string()))?;
-                Ok(Exit { status: status.code(), stderr: Vec::new() })
-            });
-            Ok(Running { stdin: Box::new(stdin), stdout: Box::new(stdout), exit })
-        }
-    }
 
     #[tokio::test]
     async fn a_command_gives_the_digests_of_odd_names() {
@@ -288,7 +263,7 @@ mod tests {
             std::fs::write(dir.path().join(name), name).unwrap();
         }
         let root = dir.path().to_str().unwrap().as_bytes().to_vec();
-        let digester = Arc::new(ShellDigester::new(Arc::new(Here), root));
+        let digester = Arc::new(ShellDigester::new(Arc::new(Here("Welcome\n")), root));
         let mut asked = tokio::task::JoinSet::new();
         for name in names {
             let digester = digester.clone();

@@ -63,15 +63,30 @@ pub trait Shell: Send + Sync + 'static {
     async fn start(&self, command: &[u8]) -> Result<Running, ShellError>;
 }
 
+/// The line in front of a command's output: a login may print something before it.
+const START: &str = "sshoal-output";
+
+/// Bytes that a login may print before a command starts.
+pub(crate) const NOISE_LIMIT_BYTES: usize = 64 << 10;
+
 impl dyn Shell {
     /// Runs a command without input, and returns its output. After `limit` bytes the command ends.
     pub(crate) async fn output(&self, command: &[u8], limit: u64) -> Result<Vec<u8>, ShellError> {
-        let Running { stdin, stdout, exit } = self.start(command).await?;
+        let command = [format!("echo {START}; ").as_bytes(), command].concat();
+        let Running { stdin, stdout, exit } = self.start(&command).await?;
         drop(stdin);
         let mut output = Vec::new();
-        stdout.take(limit).read_to_end(&mut output).await?;
+        stdout.take(limit + NOISE_LIMIT_BYTES as u64).read_to_end(&mut output).await?;
         drop(exit);
-        Ok(output)
+        let start = format!("{START}\n");
+        match output.windows(start.len()).position(|bytes| bytes == start.as_bytes()) {
+            Some(at) => {
+                output.drain(..at + start.len());
+                output.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+                Ok(output)
+            }
+            None => Err(ShellError::Refused(output.escape_ascii().to_string())),
+        }
     }
 }
 
@@ -118,4 +133,46 @@ pub(crate) fn unescape(name: &[u8]) -> Option<Vec<u8>> {
         });
     }
     Some(plain)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// The shell of this machine, in the place of the server's, which prints this first.
+    pub(crate) struct Here(pub(crate) &'static str);
+
+    #[async_trait]
+    impl Shell for Here {
+        async fn start(&self, command: &[u8]) -> Result<Running, ShellError> {
+            use std::os::unix::ffi::OsStrExt;
+            use std::process::Stdio;
+            let command = [b"printf %s \"$0\"; ".as_slice(), command].concat();
+            let mut child = tokio::process::Command::new("sh")
+                .arg("-c")
+                .arg(std::ffi::OsStr::from_bytes(&command))
+                .arg(self.0)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .kill_on_drop(true)
+                .spawn()
+                .map_err(|error| ShellError::Refused(error.to_string()))?;
+            let (stdin, stdout) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+            let exit = Box::pin(async move {
+                let status = child.wait().await.map_err(|e| ShellError::Lost(e.to_string()))?;
+                Ok(Exit { status: status.code(), stderr: Vec::new() })
+            });
+            Ok(Running { stdin: Box::new(stdin), stdout: Box::new(stdout), exit })
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_login_prints_is_no_output() {
+        for noise in ["", "Welcome\n", "no newline"] {
+            let shell: &dyn Shell = &Here(noise);
+            assert_eq!(shell.output(b"echo it", 100).await, Ok(b"it\n".to_vec()), "{noise:?}");
+        }
+        let shell: &dyn Shell = &Here("");
+        assert_eq!(shell.output(b"echo more", 2).await, Ok(b"mo".to_vec()));
+    }
 }

@@ -267,7 +267,19 @@ async fn note(core: &Core, source: usize, complaint: Complaint) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shell::tests::Here;
     use testkit::path;
+
+    #[tokio::test]
+    async fn what_a_login_prints_is_no_complaint() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("a"), "").unwrap();
+        std::fs::hard_link(dir.path().join("a"), dir.path().join("b")).unwrap();
+        let root = dir.path().to_str().unwrap().as_bytes().to_vec();
+        let find = ShellFind::new(Arc::new(Here("Welcome\n")), root, false);
+        assert_eq!(find.below(&RemotePath::root()).await, Some(Vec::new()));
+        assert_eq!(find.links(&RemotePath::root()).await.unwrap().len(), 2);
+    }
 
     #[test]
     fn complaints_are_read_whoever_writes_them() {

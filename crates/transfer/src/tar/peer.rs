@@ -5,12 +5,9 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::compress::{self, Compress, Method};
-use crate::shell::{Running, Shell, ShellError};
+use crate::shell::{NOISE_LIMIT_BYTES, Running, Shell, ShellError};
 
 use super::script::{Greeting, RATE_BYTES, SAMPLE_BYTES};
-
-/// Bytes that a login may print before the greeting.
-const NOISE_LIMIT_BYTES: usize = 64 << 10;
 
 /// Time limit of a login and the first answer after it. ssh does not report when it has logged in
 /// and no longer asks its user for anything, so this is the sum of: a minute for the connection,
