@@ -29,6 +29,11 @@ impl Progress {
         counter.fetch_add(more, Ordering::Relaxed);
     }
 
+    /// Notes that bytes of a file were counted as done, and are copied again.
+    pub(crate) fn again(&self, bytes: u64) {
+        Progress::add(&self.bytes_planned, bytes);
+    }
+
     /// Adds to [`Progress::bytes_done`]. For engines that copy files themselves.
     pub fn bytes(&self, more: u64) {
         Progress::add(&self.bytes_done, more);

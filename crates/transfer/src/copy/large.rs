@@ -51,7 +51,8 @@ impl<'a> Copy<'a> {
         let path = made.path.clone();
         self.left.set(self.core.job.options.no_partial.then(|| path.clone()));
         Progress::add(&self.core.progress.bytes_done, start);
-        let end = match self.transfer(&made, start, 1 << span, length).await {
+        let mut done = start;
+        let end = match self.transfer(&made, start, 1 << span, length, &mut done).await {
             Ok(None) => self.complete(made, start).await,
             Ok(Some(fault)) => Ok(fault),
             Err(problem) => Err(problem),
@@ -61,6 +62,9 @@ impl<'a> Copy<'a> {
             Ok(Attempt::Changed) => true,
             Err(problem) => self.is_worthless(problem, &path).await,
         };
+        if matches!(end, Ok(Attempt::Changed | Attempt::Taken)) {
+            self.core.progress.again(done);
+        }
         if worthless {
             self.left.set(Some(path));
             self.left.remove(self.core).await;
@@ -104,13 +108,15 @@ impl<'a> Copy<'a> {
     }
 
     /// Brings all from `start` over. The file at the target has `length` bytes: where there is
-    /// anything, no hole is left for zeros. Returns what was found wrong, if anything.
+    /// anything, no hole is left for zeros. Adds to `done` what was written. Returns what was found
+    /// wrong, if anything.
     async fn transfer(
         &self,
         made: &Temporary,
         start: u64,
         span: u64,
         length: u64,
+        done: &mut u64,
     ) -> Outcome<Option<Attempt>> {
         let (flow, size) = (&self.core.flow, self.attr.size);
         let (_, from) = self.source()?;
@@ -143,6 +149,7 @@ impl<'a> Copy<'a> {
                 Some(end) = tasks.join_next(), if !tasks.is_empty() => match ended(end).await {
                     Ok(Piece::Written { offset, len }) => {
                         Progress::add(&self.core.progress.bytes_done, len);
+                        *done += len;
                         written.add(offset, len);
                     }
                     Ok(Piece::Short) => return Ok(Some(Attempt::Changed)),

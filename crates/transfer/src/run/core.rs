@@ -292,6 +292,11 @@ impl Core {
         }
         if matches!(step.action, Action::Copy(_)) {
             Progress::add(&self.progress.files_done, 1);
+            if let Ok(Copied { bytes, resumed }) = end {
+                // It may have grown since it was listed.
+                let more = (bytes + resumed).saturating_sub(step.bytes());
+                Progress::add(&self.progress.bytes_planned, more);
+            }
         }
         if self.job.options.dry_run {
             Progress::add(&self.progress.bytes_done, step.bytes());

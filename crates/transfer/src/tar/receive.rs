@@ -164,17 +164,32 @@ impl Receiver<'_> {
             false => self.sink.begin(path, wanted),
         };
         let mut incoming = begun.map_err(here(Doing::Make))?;
-        let filled = self.fill(reader, &member, &incoming);
+        let mut came = 0;
+        let filled = self.fill(reader, &member, &incoming, &mut came);
         if let Err(Broken::Here(..)) = filled {
             incoming.discard();
+        }
+        if filled.is_err() {
+            self.copied_again(came);
         }
         let is_torn = wanted.mtime.secs >= self.torn_since;
         let unconfirmed = wanted.size > 0 && (!filled? || is_torn);
         let size = has_holes.then_some(wanted.size);
         let mtime = if unconfirmed { unconfirmed_mtime(wanted.mtime) } else { wanted.mtime };
         let finish = Finish { size, mtime: Some(mtime), ..self.finish(&mut member) };
-        let finished = incoming.finish(&finish).map_err(here(Doing::Rename))?;
+        let finished = incoming.finish(&finish).map_err(|errno| {
+            self.copied_again(came);
+            Broken::Here(Doing::Rename, errno)
+        })?;
         Ok(Received { finished, unconfirmed })
+    }
+
+    /// Notes the bytes of a file that is not there, and which the run has planned. A tree of its own
+    /// has planned it by itself, and the run that follows plans it once more.
+    fn copied_again(&self, bytes: u64) {
+        if !self.is_new {
+            self.progress.again(bytes);
+        }
     }
 
     /// What the member is to have when it is whole. Its extended attributes are taken out.
@@ -191,13 +206,14 @@ impl Receiver<'_> {
         }
     }
 
-    /// Writes all data of the member; if it is stored with holes, the data between them. Returns
-    /// whether the last byte of the file is not zero.
+    /// Writes all data of the member; if it is stored with holes, the data between them. Adds to
+    /// `came` what has arrived. Returns whether the last byte of the file is not zero.
     fn fill<R: BufRead>(
         &self,
         reader: &mut Reader<R>,
         member: &Member,
         incoming: &Incoming,
+        came: &mut u64,
     ) -> Result<bool, Broken> {
         let pieces = match member.sparse_bytes {
             Some(bytes) => reader.sparse_map(bytes)?,
@@ -216,6 +232,7 @@ impl Receiver<'_> {
                 at += len as u64;
                 left -= len as u64;
                 self.progress.bytes(len as u64);
+                *came += len as u64;
                 if at < member.file_bytes() {
                     last = None;
                 }

@@ -60,9 +60,15 @@ pub async fn copy_of(
     let progress = run.progress();
     let outcome = engine::drive(run, &mut by_name).await;
     assert_eq!(outcome.counts.ended(), outcome.counts.entries, "{outcome:#?}");
-    let Progress { files_done, files_planned, .. } = &*progress;
-    assert_eq!(files_done.load(Relaxed), files_planned.load(Relaxed));
+    assert_no_more_than_planned(&progress);
+    assert_eq!(progress.files_done.load(Relaxed), progress.files_planned.load(Relaxed));
     (outcome, by_name.entries())
+}
+
+/// Also of what was copied again.
+fn assert_no_more_than_planned(progress: &Progress) {
+    let (done, planned) = (progress.bytes_done.load(Relaxed), progress.bytes_planned.load(Relaxed));
+    assert!(done <= planned, "{done} of {planned} bytes");
 }
 
 fn plain() -> Options {
@@ -235,7 +241,9 @@ pub async fn push(
     let target = Tree::remote(tree(to));
     let job = Job { sources: vec![source], target, options: options.clone() };
     let run = Run::start(job, Arc::new(Silent)).await.unwrap();
+    let progress = run.progress();
     let outcome = engine::drive(run, &mut by_name).await;
+    assert_no_more_than_planned(&progress);
     assert_eq!(outcome.counts.ended(), outcome.counts.entries, "{outcome:#?}");
     (outcome, by_name.entries())
 }

@@ -1,6 +1,7 @@
 //! What fails, one call after the other.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use base::{Errno, Remote};
 use testkit::faulty::Which;
@@ -229,16 +230,24 @@ async fn changed_while_read(len: usize, times: u64) -> (Arc<MemRemote>, transfer
             again.release();
         }
     };
-    let (outcome, ()) = tokio::join!(copy(&source, &target), meddle);
+    let job = job(source, target.clone(), Options::default());
+    let run = transfer::Run::start(job, Arc::new(transfer::Silent)).await.unwrap();
+    let progress = run.progress();
+    let mut streams = Default::default();
+    let (outcome, ()) = tokio::join!(transfer::engine::drive(run, &mut streams), meddle);
+    let (done, planned) = (progress.bytes_done.load(Relaxed), progress.bytes_planned.load(Relaxed));
+    assert!(done <= planned, "{done} of {planned} bytes");
     (target, outcome)
 }
 
 #[tokio::test]
 async fn what_changes_while_it_is_read_is_read_again() {
-    let (target, outcome) = changed_while_read(1000, 1).await;
-    assert!(outcome.is_complete(), "{outcome:#?}");
-    assert_eq!(read(&*target, &path("f")).await, content(1000, 2));
-    assert_eq!(target.lstat(&path("f")).await.unwrap().mtime.secs, 200);
+    for len in [1000, 700_000] {
+        let (target, outcome) = changed_while_read(len, 1).await;
+        assert!(outcome.is_complete(), "{outcome:#?}");
+        assert!(read(&*target, &path("f")).await == content(len, 2));
+        assert_eq!(target.lstat(&path("f")).await.unwrap().mtime.secs, 200);
+    }
 }
 
 #[tokio::test]

@@ -31,6 +31,14 @@ pub(super) struct Sent {
     bytes: u64,
 }
 
+impl Sent {
+    /// The step with which the run copies it.
+    fn again(self, core: &Core, refused: Option<Problem>) -> Step {
+        core.progress.again(self.bytes);
+        begun(Step { refused, ..self.step }, &self.temporary)
+    }
+}
+
 /// Sends files. On a thread that may block.
 pub(super) struct FilePacker {
     pub(super) core: Arc<Core>,
@@ -124,7 +132,7 @@ pub(super) async fn place(core: &Arc<Core>, sent: Vec<Sent>) -> Vec<Step> {
             let to = core.job.target.path_of(&one.step.name);
             let remote = &core.job.target.remote;
             if let Err(problem) = copy::remove_obstacle(&core, &one.step, &to).await {
-                return Some(begun(Step { refused: Some(problem), ..one.step }, &one.temporary));
+                return Some(one.again(&core, Some(problem)));
             }
             match remote.rename(&one.temporary, &to, RenameMode::Replace).await {
                 Ok(()) => {
@@ -133,8 +141,8 @@ pub(super) async fn place(core: &Arc<Core>, sent: Vec<Sent>) -> Vec<Step> {
                     None
                 }
                 Err(errno) => {
-                    let refused = Some(Problem::failed(&one.step.name, Doing::Rename)(errno));
-                    Some(begun(Step { refused, ..one.step }, &one.temporary))
+                    let problem = Problem::failed(&one.step.name, Doing::Rename)(errno);
+                    Some(one.again(&core, Some(problem)))
                 }
             }
         }
@@ -143,16 +151,20 @@ pub(super) async fn place(core: &Arc<Core>, sent: Vec<Sent>) -> Vec<Step> {
 }
 
 /// The steps of sent files that tar could not unpack.
-pub(super) fn failed(sent: Vec<Sent>, messages: &Messages) -> impl Iterator<Item = Step> {
+pub(super) fn failed(
+    core: &Core,
+    sent: Vec<Sent>,
+    messages: &Messages,
+) -> impl Iterator<Item = Step> {
     sent.into_iter().map(|sent| {
         let refused = messages.problem(&sent.temporary, &sent.step.name);
-        begun(Step { refused, ..sent.step }, &sent.temporary)
+        sent.again(core, refused)
     })
 }
 
 /// The steps of sent files whose arrival is unknown.
-pub(super) fn in_doubt(sent: Vec<Sent>) -> impl Iterator<Item = Step> {
-    sent.into_iter().map(|sent| begun(sent.step, &sent.temporary))
+pub(super) fn in_doubt(core: &Core, sent: Vec<Sent>) -> impl Iterator<Item = Step> {
+    sent.into_iter().map(|sent| sent.again(core, None))
 }
 
 /// The step with the temporary file that the stream may have left, so that the run removes it.

@@ -325,7 +325,7 @@ async fn push_files(
         // All others have arrived.
         why = None;
         let (failed, arrived) = sent.into_iter().partition(|one| messages.has(&one.temporary));
-        left.extend(push::failed(failed, &messages));
+        left.extend(push::failed(&core, failed, &messages));
         sent = arrived;
     }
     let mut entries = sent.len() as u64;
@@ -342,7 +342,7 @@ async fn push_files(
         // All of it goes by the run, which begins by removing what there is.
         Some(_) => {
             entries = 0;
-            left.extend(push::in_doubt(sent));
+            left.extend(push::in_doubt(&core, sent));
         }
     }
     let (copied, confirmed) = (Vec::new(), Confirmed::Nothing);
