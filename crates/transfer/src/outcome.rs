@@ -175,6 +175,11 @@ fn hint(doing: Doing, errno: Errno) -> &'static str {
         Errno::EOPNOTSUPP if doing == Doing::Sync => {
             "; the server has no fsync@openssh.com, so leave --fsync out"
         }
+        // A server without posix-rename replaces no entry, and answers FAILURE.
+        Errno::EPERM | Errno::EEXIST | Errno::EOPNOTSUPP if doing == Doing::Rename => {
+            "; check the permissions of the file and of its directory, or, if the server cannot \
+             replace files, use -o workaround=rename"
+        }
         Errno::ENOSPC | Errno::EDQUOT => "; make room at the target and run again",
         Errno::EACCES | Errno::EPERM => "; check the permissions of the file and of its directory",
         Errno::EROFS => "; the target is mounted read-only",

@@ -467,3 +467,13 @@ async fn a_file_that_others_could_read_then_does_not_get_its_name() {
         assert_eq!(names.len(), usize::from(is_there), "{names:?}");
     }
 }
+
+#[tokio::test]
+async fn a_target_that_may_not_replace_files_has_a_hint() {
+    let source = mem(|remote| remote.put_file("f", "new"));
+    let target = Arc::new(FaultyRemote::new(mem(|remote| remote.put_file("f", "old one"))));
+    target.fail_always(Call::Rename, Errno::EPERM);
+    let outcome = copy(&source, &target).await;
+    let words = outcome.problems[0].to_string();
+    assert!(words.contains("-o workaround=rename"), "{words}");
+}
