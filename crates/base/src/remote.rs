@@ -355,7 +355,8 @@ pub trait Remote: Send + Sync + 'static {
     /// Writes all of `data` at `offset`, or at the end for a handle opened with `append`: then
     /// `offset` is where the caller assumes the end to be, for servers that do not append. `Ok`
     /// means that the server has received the data, not that it is on the server's disk. After an
-    /// error any part of it may have been written.
+    /// error any part of it may have been written; after `ESTALE` none, unless locks of the file
+    /// were lost: the handle was lost before.
     async fn write(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()>;
 
     /// Returns when all data written so far is on the server's disk. `EOPNOTSUPP` if the server has
@@ -388,7 +389,7 @@ pub trait Remote: Send + Sync + 'static {
     /// are set, or `EOPNOTSUPP` is returned.
     async fn setattr(&self, path: &RemotePath, change: AttrChange) -> Result<()>;
 
-    /// Sets attributes of an open file.
+    /// Sets attributes of an open file. `ESTALE` is as for [`Remote::write`].
     async fn fsetattr(&self, fh: Fh, change: AttrChange) -> Result<()>;
 
     /// Creates a directory with these permission bits.

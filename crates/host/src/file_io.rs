@@ -26,6 +26,13 @@ impl Host {
         self.live(self.handles.files.get(fh.0)?).await
     }
 
+    /// The file to change, if its session is alive. Otherwise `ESTALE` at once, which says that
+    /// nothing was sent.
+    pub(crate) fn file_to_change(&self, fh: Fh) -> Result<Arc<OpenFile>> {
+        let file = self.handles.files.get(fh.0)?;
+        if file.open.session.is_alive() { Ok(file) } else { Err(Errno::ESTALE) }
+    }
+
     async fn live(&self, file: Arc<OpenFile>) -> Result<Arc<OpenFile>> {
         if !file.open.session.is_alive() {
             self.metadata().await?;
@@ -101,7 +108,7 @@ impl Host {
     }
 
     pub(crate) async fn write_file(&self, fh: Fh, offset: u64, data: Bytes) -> Result<()> {
-        let file = self.live_file(fh).await?;
+        let file = self.file_to_change(fh)?;
         check_range(offset, data.len() as u64)?;
         let len = u32::try_from(data.len()).map_err(|_| Errno::EINVAL)?;
         let route = file.route(&self.pool, u64::from(len), len >= LARGE_BYTES, true);

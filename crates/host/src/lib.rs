@@ -15,7 +15,8 @@
 //!    protocol). The layer above checks the outcome, and repeats the request if that is safe. The
 //!    next operation reconnects and waits for the connection.
 //! 3. A handle of a lost session returns `EHOSTDOWN` while there is no connection, and `ESTALE`
-//!    once there is one again: the caller then has to open the file again. A change also fails with
+//!    once there is one again: the caller then has to open the file again. A write or a change of
+//!    attributes returns `ESTALE` in both cases: nothing was sent. A change also fails with
 //!    `ESTALE` if locks of the file were lost with another session; of a change in several requests
 //!    the first ones may have been executed then.
 //! 4. One program serves all sessions of a host, for its whole life: the SFTP server of its sshd,

@@ -87,7 +87,7 @@ impl Host {
         if change.is_empty() {
             return Ok(());
         }
-        let file = self.live_file(fh).await?;
+        let file = self.file_to_change(fh)?;
         let OpenHandle { session, handle, .. } = &*file.open;
         if change.size.is_some_and(|size| i64::try_from(size).is_err()) {
             return Err(Errno::EFBIG);

@@ -226,7 +226,14 @@ impl Replicas {
         call: impl for<'a> Fn(&'a dyn Remote, Fh) -> RemoteFuture<'a, T>,
     ) -> Result<T> {
         file.begin_change();
-        let answer = self.through_primary_only(file, weight, call).await;
+        let answer = match self.gateways.ensure_up(&file.primary().member).await {
+            Ok(()) => self.through_primary_only(file, weight, call).await,
+            // The handle is lost with its gateway, and nothing was sent.
+            Err(_) => {
+                file.handle_lost();
+                Err(Errno::ESTALE)
+            }
+        };
         file.open_path.end_change(&answer);
         answer
     }

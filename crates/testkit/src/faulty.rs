@@ -192,12 +192,16 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
     /// Ends a [`FaultyRemote::cut`]. Earlier handles fail with `errno` from now on, as with a
     /// remote that cannot reopen them.
     pub fn restore_without_handles(&self, errno: Errno) {
-        {
-            let mut state = self.state.lock();
-            let lost: Vec<Handle> = state.handles.iter().copied().collect();
-            state.stale.extend(lost.into_iter().map(|handle| (handle, errno)));
-        }
+        self.lose_handles(errno);
         self.restore();
+    }
+
+    /// All handles fail with `errno` from now on, also while the link is cut, as those of a session
+    /// that is known to have ended.
+    pub fn lose_handles(&self, errno: Errno) {
+        let mut state = self.state.lock();
+        let lost: Vec<Handle> = state.handles.iter().copied().collect();
+        state.stale.extend(lost.into_iter().map(|handle| (handle, errno)));
     }
 
     /// Sets the value of [`Remote::write_verifier`], instead of the inner remote's. It is not

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
-use base::{Access, Errno, Remote};
+use base::{Access, AttrChange, Errno, Remote};
 use bytes::Bytes;
 use host::{Config, Role};
 use rustix::process::Signal;
@@ -137,6 +137,11 @@ async fn an_unreachable_host_is_retried_later() {
     while real.servers.refuse.load(Ordering::SeqCst) > 1 {
         assert_eq!(real.host.lstat(&path("f")).await, Err(Errno::EHOSTDOWN));
     }
+    // Nothing was sent, whether or not there will be a connection.
+    let data = Bytes::from_static(b"x");
+    assert_eq!(real.host.write(fh, 0, data).await, Err(Errno::ESTALE));
+    let change = AttrChange { size: Some(0), ..AttrChange::default() };
+    assert_eq!(real.host.fsetattr(fh, change).await, Err(Errno::ESTALE));
     let began = Instant::now();
     // Waits for the next attempt, which fails too; then for one that succeeds.
     assert_eq!(real.host.read(fh, 0, 1).await, Err(Errno::EHOSTDOWN));

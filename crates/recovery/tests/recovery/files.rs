@@ -320,6 +320,40 @@ async fn a_file_that_was_changed_on_the_server_is_stale() {
     }
 }
 
+/// L4: a write that was not sent explains no newer file.
+#[tokio::test(start_paused = true)]
+async fn a_write_that_begins_when_the_connection_is_known_to_be_lost_is_of_the_open_file() {
+    for (old, new, offset) in [("1111", "2222", 1), ("1111", "222222", 4)] {
+        let stage = Stage::new();
+        stage.server().put_file("f", old);
+        stage.server().set_mtime("f", 1_000);
+        let fh = stage.open("f", OpenFlags::existing(Access::ReadWrite)).await;
+        stage.faulty.cut();
+        stage.faulty.lose_handles(Errno::ESTALE);
+        stage.server().put_file("g", new);
+        stage.server().move_to("g", "f");
+        let mut written = stage.recovering.write(fh, offset, Bytes::from_static(b"own"));
+        assert!(poll_once(&mut written).is_pending());
+        stage.faulty.restore();
+        assert_eq!(written.await, Err(Errno::ESTALE));
+        assert_eq!(stage.content("f"), new);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_that_begins_when_its_gateway_is_known_to_be_lost_is_of_the_open_file() {
+    let stage = Stage::pool();
+    stage.server().put_file("f", "1111");
+    stage.server().set_mtime("f", 1_000);
+    let fh = stage.open("f", OpenFlags::existing(Access::ReadWrite)).await;
+    stage.faulty.cut();
+    stage.recovering.lstat(&path("")).await.unwrap();
+    stage.server().put_file("g", "2222");
+    stage.server().move_to("g", "f");
+    assert_eq!(stage.put(fh, 1, "own").await, Err(Errno::ESTALE));
+    assert_eq!(stage.content("f"), "2222");
+}
+
 /// L4: only descriptors from before the loss are stale.
 #[tokio::test(start_paused = true)]
 async fn an_open_beside_stale_descriptors_gets_the_file_that_is_there() {

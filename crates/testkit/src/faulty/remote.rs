@@ -106,11 +106,11 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
             let stepper = state.stepper.clone();
             orders.stepper = stepper.map(|stepper| (stepper.number(), call, stepper));
             let stale = handles.iter().find_map(|handle| state.stale.get(handle).copied());
-            if at_start.down {
-                return Err(Errno::EHOSTDOWN);
-            }
             if let Some(errno) = stale {
                 return Err(errno);
+            }
+            if at_start.down {
+                return Err(Errno::EHOSTDOWN);
             }
             let will_wait = orders.stepper.is_some() || !orders.before.barriers.is_empty();
             let turn = state.queue_up(handles, will_wait);
