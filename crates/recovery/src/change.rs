@@ -37,6 +37,9 @@ impl PendingChange {
             return Ok(None);
         }
         let number = state.log.begin(change.clone(), Some(handle.clone()), usable.is_some());
+        if usable.is_some() {
+            handle.file.begin_sending();
+        }
         Ok(Some((PendingChange { file: handle.file.clone(), number, ended: false }, usable)))
     }
 
@@ -169,16 +172,16 @@ impl Core {
             let Some((mut pending, usable)) = begun else { continue };
             let Some(UsableHandle { fh, epoch }) = usable else { break (pending, None) };
             let mut digest = None;
-            let mut is_digested = !self.write_verifier.may_be_available();
+            let mut is_sent = false;
             let mut call = send(&*self.inner, fh, &change);
             let answer = poll_fn(|context| {
                 let polled = call.as_mut().poll(context);
-                // The request is sent.
-                drop(permit.take());
-                if !is_digested {
+                if !std::mem::replace(&mut is_sent, true) {
+                    handle.file.sent();
+                    drop(permit.take());
                     // Computed after sending, while the content is still in the processor's caches.
-                    is_digested = true;
-                    digest = change.digest();
+                    digest =
+                        self.write_verifier.may_be_available().then(|| change.digest()).flatten();
                 }
                 polled
             })

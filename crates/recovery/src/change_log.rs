@@ -428,6 +428,14 @@ impl ChangeLog {
         self.entries.is_empty() || self.unanswered().0 == 0
     }
 
+    /// Whether all unanswered changes are in flight through the handle with this number.
+    pub(crate) fn is_idle_but(&self, handle_number: u64) -> bool {
+        let mut unanswered = self.entries.iter().filter(|entry| entry.is_unanswered());
+        unanswered.all(|entry| {
+            matches!(entry.state, EntryState::Sent) && entry.handle_number == Some(handle_number)
+        })
+    }
+
     fn is_to_be_replayed(entry: &Entry) -> bool {
         let unanswered = matches!(entry.state, EntryState::Sent | EntryState::Waiting);
         unanswered && entry.change.is_replayable()
@@ -523,7 +531,7 @@ impl ChangeLog {
         appends
     }
 
-    /// How much of `range` may have been overwritten by unanswered changes, which will be replayed.
+    /// How much of `range` may have been overwritten by unanswered changes.
     pub(crate) fn covers(&self, range: &Range<u64>) -> Covered {
         let in_doubt = |entry: &&Entry| entry.is_unanswered() && entry.may_have_arrived;
         let mut rest = vec![range.clone()];

@@ -26,6 +26,7 @@ mod table;
 mod tail;
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, MutexGuard, Weak};
 
 use base::{Attr, Errno, Fh, Mutex, RemotePath, Result};
@@ -41,7 +42,7 @@ use crate::unstable::{Digest, UnstableWrites};
 
 pub(crate) use handle::{Handle, UsableHandle, usable};
 pub(crate) use table::OpenFiles;
-pub(crate) use tail::{OwnAppend, Tail};
+pub(crate) use tail::{OwnWrite, Tail};
 
 /// The phases of an [`OpenFile`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,6 +67,15 @@ pub(crate) struct InnerHandle {
     pub(crate) refused: Option<Errno>,
     /// It was open when a lock was lost (`locks`).
     pub(crate) had_locks: bool,
+}
+
+/// A request for the attributes through a handle, when all unanswered changes were sent through
+/// that handle: the answer shows their effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AttrRequest {
+    /// The number of the next change.
+    next: u64,
+    epoch: u64,
 }
 
 /// The mutable state of an [`OpenFile`].
@@ -94,8 +104,10 @@ pub(crate) struct FileState {
     pub(crate) log: ChangeLog,
     /// The last bytes of the file.
     tail: Option<Tail>,
-    /// The last bytes that were appended through this mount.
-    pub(crate) own_append: Option<OwnAppend>,
+    /// The last bytes that were written through this mount.
+    own_write: Option<OwnWrite>,
+    /// Attributes that were observed before the answers to earlier changes.
+    observed_early: Option<(AttrRequest, Attr)>,
     /// By the number of the outer handle.
     pub(crate) inner_handles: HashMap<u64, InnerHandle>,
     pub(crate) unstable: UnstableWrites,
@@ -130,6 +142,8 @@ pub(crate) struct OpenFile {
     pub(crate) queue: tokio::sync::Mutex<()>,
     /// Held while a handle that a flush has closed is reopened (`flush`).
     reopening: tokio::sync::Mutex<()>,
+    /// Changes in the log as sent that are about to be sent.
+    unsent: AtomicUsize,
     core: Weak<Core>,
 }
 
@@ -141,12 +155,40 @@ impl OpenFile {
             attempt_ended: Notify::new(),
             queue: tokio::sync::Mutex::default(),
             reopening: tokio::sync::Mutex::default(),
+            unsent: AtomicUsize::new(0),
             core,
         })
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, FileState> {
         self.state.lock()
+    }
+
+    /// A change is in the log as sent, and its call is about to be polled for the first time.
+    pub(crate) fn begin_sending(&self) {
+        self.unsent.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The call was polled.
+    pub(crate) fn sent(&self) {
+        self.unsent.fetch_sub(1, Ordering::Release);
+    }
+
+    /// A request for the attributes through this handle, to be sent now. `None` if the answer may
+    /// lack the effect of changes that are unanswered.
+    pub(crate) fn attr_request(&self, handle: &Handle) -> Option<AttrRequest> {
+        let state = self.lock();
+        let is_behind_all =
+            self.unsent.load(Ordering::Acquire) == 0 && state.log.is_idle_but(handle.number);
+        is_behind_all.then(|| AttrRequest { next: state.log.next(), epoch: state.epoch })
+    }
+
+    /// Whether the attributes are worth a request: they identify the file, and are not known since
+    /// the last change.
+    pub(crate) fn lacks_attrs(&self) -> bool {
+        let state = self.lock();
+        state.expected.regular_id().is_none()
+            && !(state.log.is_idle() && state.expected.has_exact_mtime())
     }
 
     /// An inner handle of this epoch was found to be unusable.
@@ -238,6 +280,12 @@ impl OpenFile {
                 state.expected = before;
                 ended.change.may_have_happened(&mut state.expected, &is_future);
             }
+            if ended.overtaken.content {
+                state.own_write = None;
+            }
+            if let Some((request, attr)) = state.observed_early.take() {
+                state.observed_by(request, &attr);
+            }
             ended
         };
         drop(ended);
@@ -309,10 +357,11 @@ impl FileState {
                 // A part that had arrived before is in the size already.
                 self.note_append(number, &data[*arrived..], self.expected.min_size());
             }
+            Change::Write { offset, data } => self.note_write(number, data, *offset),
             Change::SetAcl => {}
             Change::SetAttr(set) | Change::SetAttrByPath(set) if set.size.is_none() => {}
             // It may remove or replace those bytes.
-            _ => self.own_append = None,
+            _ => self.own_write = None,
         }
         change.happened(&mut self.expected, is_future);
         self.changed = true;
@@ -366,7 +415,7 @@ impl FileState {
     ) {
         change.may_have_happened(&mut self.expected, is_future);
         self.changed = true;
-        self.own_append = None;
+        (self.own_write, self.observed_early) = (None, None);
         if !self.unstable.is_empty()
             && !matches!(change, Change::SetAttr(set) if set.size.is_none())
         {
@@ -376,9 +425,21 @@ impl FileState {
 
     /// The attributes were observed while no change was in flight.
     pub(crate) fn observed(&mut self, attr: &Attr) {
-        // Others have made the file shorter, so it is not known where the bytes are.
-        self.own_append.take_if(|append| append.end() > attr.size);
+        // Others may have overwritten the bytes, or made the file shorter.
+        self.own_write.take_if(|write| !write.is_appended || write.end() > attr.size);
         self.expected = ExpectedAttrs::of(attr);
+    }
+
+    /// This is the answer to `request`. It is valid if nothing was changed or lost since, and as
+    /// soon as all changes are answered.
+    pub(crate) fn observed_by(&mut self, request: AttrRequest, attr: &Attr) {
+        if request != (AttrRequest { next: self.log.next(), epoch: self.epoch }) {
+            return;
+        }
+        match self.log.is_idle() {
+            true => self.observed(attr),
+            false => self.observed_early = Some((request, *attr)),
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use base::{Allocation, Attr, Errno, Fh, Result};
+use base::{Allocation, Attr, Errno, Fh, Mutex, Result};
 
 use crate::Core;
 use crate::change::PendingChange;
@@ -11,9 +11,6 @@ use crate::change_log::Change;
 use crate::file::{Handle, UsableHandle};
 use crate::reopen;
 use crate::retry::{RemoteCall, Retry};
-
-/// Instead of a change number: a change was in flight.
-const BUSY: u64 = u64::MAX;
 
 /// The inner handles, if all of them may be used.
 fn usable<const N: usize>(handles: [&Arc<Handle>; N]) -> Result<Option<[UsableHandle; N]>> {
@@ -114,24 +111,23 @@ impl Core {
     /// As [`Core::fstat`], without waiting for the changes in the queue.
     pub(crate) async fn fstat_unqueued(self: &Arc<Core>, handle: &Arc<Handle>) -> Result<Attr> {
         let file = &handle.file;
-        // The number of the next change when the request was sent, if no change was in flight.
-        let next_if_idle = AtomicU64::new(BUSY);
+        let request = Mutex::new(None);
         let attr = self
             .retry_with_handles([handle], |[fh]| {
-                let state = file.lock();
-                let next = if state.log.is_idle() { state.log.next() } else { BUSY };
-                next_if_idle.store(next, Ordering::Relaxed);
-                drop(state);
+                *request.lock() = file.attr_request(handle);
                 self.inner.fstat(fh)
             })
             .await?;
-        let mut state = file.lock();
-        if state.log.next() == next_if_idle.into_inner() {
-            state.observed(&attr);
+        let request = *request.lock();
+        if let Some(request) = request {
+            file.lock().observed_by(request, &attr);
         }
         Ok(attr)
     }
 
+    /// Also requests the attributes if this mount has changed the file since they were observed:
+    /// after a loss they show whether it is the same file. They are sent behind the fsync and take
+    /// no further round trip.
     pub(crate) async fn fsync(self: &Arc<Core>, fh: Fh) -> Result<()> {
         let handle = self.files.handle(fh)?;
         let file = &handle.file;
@@ -140,7 +136,15 @@ impl Core {
         let next = AtomicU64::new(0);
         let synced = self.retry_with_handles([&handle], |[fh]| {
             next.store(file.lock().log.next(), Ordering::Relaxed);
-            self.inner.fsync(fh)
+            let request = file.attr_request(&handle).filter(|_| file.lacks_attrs());
+            let Some(request) = request else { return self.inner.fsync(fh) };
+            Box::pin(async move {
+                let (synced, attr) = tokio::join!(self.inner.fsync(fh), self.inner.fstat(fh));
+                if let Ok(attr) = attr {
+                    file.lock().observed_by(request, &attr);
+                }
+                synced
+            })
         });
         synced.await?;
         let mut state = file.lock();

@@ -26,7 +26,8 @@
 //!    ended, so rule 2 of [`base::Remote`] holds across a loss. An append is never in flight
 //!    together with another change that may move the end of the file (`change_queue`).
 //! 4. A reopened file must have the expected kind, size, mtime, owner and permissions
-//!    (`expected_attrs`), or must have grown with its old end unchanged (`file::tail`).
+//!    (`expected_attrs`), or must have grown with its old end unchanged (`file::tail`). If these are
+//!    not known since the last write, it must have the bytes of that.
 //!    Otherwise its handles return `ESTALE` from then on.
 //! 5. A request that may have been executed, and is not idempotent, is never repeated without a
 //!    check.

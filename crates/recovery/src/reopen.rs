@@ -35,7 +35,7 @@ use crate::Core;
 use crate::change::send;
 use crate::change_log::{Change, Replay};
 use crate::expected_attrs::ExpectedAttrs;
-use crate::file::{FileState, Handle, InnerHandle, OpenFile, OwnAppend, Phase, Tail, locks};
+use crate::file::{FileState, Handle, InnerHandle, OpenFile, OwnWrite, Phase, Tail, locks};
 use crate::retry::RemoteCall;
 
 /// Changes that are replayed before the first of them is answered: enough to fill a long link with
@@ -400,8 +400,8 @@ async fn is_same_file(
     }
     let has_grown = expected.has_grown_to(attr);
     if matches || may_grow && has_grown {
-        let Some(own_append) = file.lock().expected_append(may_grow) else { return Ok(true) };
-        return has_append(core, path, attr, &own_append).await;
+        let Some(own) = expected_write(core, file, may_grow).await? else { return Ok(true) };
+        return has_write(core, path, attr, &own).await;
     }
     let Some(tail) = file.lock().tail_if_unchanged().filter(|_| has_grown) else {
         return Ok(false);
@@ -420,16 +420,35 @@ async fn open_to_compare<'a>(core: &'a Core, path: &RemotePath) -> Result<Option
     }
 }
 
+/// The bytes that this mount has written last, if they must be in the file: unless it `is_closed`
+/// by a flush, a server that was restarted may have lost them if they were not synced.
+async fn expected_write(core: &Core, file: &OpenFile, is_closed: bool) -> Result<Option<OwnWrite>> {
+    let (own, verifier) = {
+        let state = file.lock();
+        let own = state.expected_write();
+        if own.is_none() || is_closed || state.unstable.is_empty() {
+            return Ok(own);
+        }
+        (own, state.write_verifier.clone())
+    };
+    if verifier.is_none() {
+        return Ok(None);
+    }
+    match core.inner.write_verifier().await {
+        Err(errno) if errno.is_loss() => Err(errno),
+        now => Ok(own.filter(|_| now == Ok(verifier))),
+    }
+}
+
 /// Whether the file has these bytes; `true` if it cannot be read, or if too much was appended since
 /// to search all of it.
-async fn has_append(
-    core: &Core,
-    path: &RemotePath,
-    attr: &Attr,
-    append: &OwnAppend,
-) -> Result<bool> {
-    let OwnAppend { bytes, offset, .. } = append;
+async fn has_write(core: &Core, path: &RemotePath, attr: &Attr, write: &OwnWrite) -> Result<bool> {
+    let OwnWrite { bytes, offset, is_appended, .. } = write;
     let Some(guard) = open_to_compare(core, path).await? else { return Ok(true) };
+    if !is_appended {
+        let data = core.inner.read(guard.fh(), *offset, bytes.len() as u32).await?;
+        return Ok(data.to_vec() == *bytes);
+    }
     let mut seen = Vec::new();
     let mut at = *offset;
     while at < attr.size {

@@ -5,13 +5,15 @@
 //! only longer and newer, and if its old last bytes are unchanged: a file that replaced it has
 //! other bytes there.
 //!
-//! A file that this mount appends to may become longer by others as well. It has the bytes that
-//! this mount appended last, at the place where its end was thought to be or behind it.
+//! A file that this mount writes to has the bytes that this mount wrote last: at their offset, or,
+//! if they were appended, at the place where the end was thought to be or behind it, since it may
+//! become longer by others as well.
 
 use base::Data;
 use bytes::Bytes;
 
 use super::FileState;
+use crate::change_log::Covered;
 
 /// Bytes to compare. 16 bytes could be equal in two files by chance, as in tables of numbers.
 const TAIL_BYTES: usize = 64;
@@ -48,18 +50,19 @@ impl Tail {
     }
 }
 
-/// Bytes that this mount has appended.
+/// Bytes that this mount has written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OwnAppend {
+pub(crate) struct OwnWrite {
     /// The number of the change.
     number: u64,
     pub(crate) bytes: Bytes,
-    /// They are at this offset or behind it.
+    /// They are at this offset; appended ones may be behind it.
     pub(crate) offset: u64,
+    pub(crate) is_appended: bool,
 }
 
-impl OwnAppend {
-    /// They end here or behind it.
+impl OwnWrite {
+    /// They end here; appended ones may end behind it.
     pub(crate) fn end(&self) -> u64 {
         self.offset + self.bytes.len() as u64
     }
@@ -68,23 +71,33 @@ impl OwnAppend {
 impl FileState {
     /// The change with this number has appended `data` when the file had at least `size` bytes.
     pub(crate) fn note_append(&mut self, number: u64, data: &[u8], size: u64) {
-        // The answers to two appends may be seen in the other order.
-        let is_older = self.own_append.as_ref().is_some_and(|append| append.number > number);
+        self.note_own_write(number, data, size, true);
+    }
+
+    /// The change with this number has written `data` at `offset`.
+    pub(crate) fn note_write(&mut self, number: u64, data: &[u8], offset: u64) {
+        self.note_own_write(number, data, offset, false);
+    }
+
+    fn note_own_write(&mut self, number: u64, data: &[u8], offset: u64, is_appended: bool) {
+        // The answers to two writes may be seen in the other order.
+        let is_older = self.own_write.as_ref().is_some_and(|write| write.number > number);
         if data.is_empty() || is_older {
             return;
         }
         let skip = data.len().saturating_sub(TAIL_BYTES);
         // A copy, so that it does not keep a long write in memory.
         let bytes = Bytes::copy_from_slice(&data[skip..]);
-        self.own_append = Some(OwnAppend { number, bytes, offset: size });
+        let offset = if is_appended { offset } else { offset + skip as u64 };
+        self.own_write = Some(OwnWrite { number, bytes, offset, is_appended });
     }
 
-    /// The bytes that this mount has appended, if they must be in the file: no unanswered change
-    /// may have removed them. After a loss (unless `is_closed` by a flush), they must have been
-    /// synced, since a server that was restarted may have lost them.
-    pub(crate) fn expected_append(&self, is_closed: bool) -> Option<OwnAppend> {
-        let must_be_there = self.log.is_idle() && (is_closed || self.unstable.is_empty());
-        self.own_append.clone().filter(|_| must_be_there)
+    /// The bytes that this mount has written last, unless an unanswered change may have removed
+    /// them.
+    pub(crate) fn expected_write(&self) -> Option<OwnWrite> {
+        let own = self.own_write.clone()?;
+        let end = if own.is_appended { u64::MAX } else { own.end() };
+        (self.log.covers(&(own.offset..end)) == Covered::Not).then_some(own)
     }
 
     /// `data` was read from `offset` on.

@@ -320,6 +320,63 @@ async fn a_file_that_was_changed_on_the_server_is_stale() {
     }
 }
 
+/// L4: after a write of this mount, too.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_was_replaced_after_a_write_of_this_mount_is_stale() {
+    // What follows the write, and with which result of a server that shows whether it restarted.
+    for (what, verifier) in [("fsync", None), ("flush", None), ("", None), ("", Some("boot"))] {
+        for replaced in [true, false] {
+            let stage = Stage::new();
+            if let Some(verifier) = verifier {
+                stage.faulty.set_write_verifier(verifier);
+            }
+            stage.server().put_file("f", "1111111111");
+            stage.server().set_mtime("f", 1_000);
+            let flags = OpenFlags::existing(Access::ReadWrite);
+            let fh = stage.open("f", flags).await;
+            others_run().await;
+            stage.put(fh, 2, "own").await.unwrap();
+            let recovering = &stage.recovering;
+            match what {
+                "fsync" => recovering.fsync(fh).await.unwrap(),
+                // Both are sent before the write is answered.
+                "flush" => {
+                    let gate = stage.faulty.hold_answer(Call::Write, 1);
+                    let mut write = recovering.write(fh, 4, Bytes::from_static(b"own"));
+                    assert!(poll_once(&mut write).is_pending());
+                    recovering.fstat(fh).await.unwrap();
+                    gate.release();
+                    write.await.unwrap();
+                }
+                _ => {}
+            }
+            stage.faulty.cut();
+            stage.faulty.lose_handles(Errno::ESTALE);
+            if replaced {
+                // Only the mtime differs, if the attributes are known.
+                let content =
+                    if what.is_empty() { "2222222222".into() } else { stage.content("f") };
+                stage.server().put_file("g", &*content);
+                stage.server().set_mtime("g", 4_000_000_000);
+                stage.server().move_to("g", "f");
+            }
+            let before = stage.content("f");
+            stage.faulty.restore();
+            let written = stage.put(fh, 5, "more").await;
+            let case = format!("{what:?}, {verifier:?}, replaced: {replaced}");
+            match replaced {
+                true => {
+                    assert_eq!(written, Err(Errno::ESTALE), "{case}");
+                    assert_eq!(stage.content("f"), before, "{case}");
+                }
+                false => assert_eq!(written, Ok(()), "{case}"),
+            }
+            stage.recovering.close(fh);
+            stage.nothing_leaked().await;
+        }
+    }
+}
+
 /// L4: a write that was not sent explains no newer file.
 #[tokio::test(start_paused = true)]
 async fn a_write_that_begins_when_the_connection_is_known_to_be_lost_is_of_the_open_file() {

@@ -60,7 +60,12 @@ async fn a_close_after_a_flush_sends_no_request() {
 #[tokio::test(start_paused = true)]
 async fn the_next_use_reopens_the_file_once() {
     let stage = Stage::new();
-    let fh = flushed(&stage, making()).await;
+    let fh = stage.create("f").await;
+    stage.put(fh, 0, "content").await.unwrap();
+    // As a close does.
+    stage.recovering.fstat(fh).await.unwrap();
+    stage.recovering.flush(fh).await.unwrap();
+    stage.faulty.reset_calls();
     let gate = stage.faulty.hold(Call::Open, 1);
     let recovering = &stage.recovering;
     let mut calls: Vec<Started<'_, _>> = vec![
@@ -115,6 +120,7 @@ async fn a_write_that_a_close_overtakes_does_not_affect_other_handles() {
         let fh = stage.create("f").await;
         let other = stage.create("f").await;
         stage.put(fh, 0, "content").await.unwrap();
+        stage.recovering.fstat(fh).await.unwrap();
         let gate = stage.faulty.hold(Call::Write, 1);
         stage.faulty.fail(Call::Write, 1, Errno::EBADF);
         let mut write = stage.recovering.write(fh, 0, Bytes::from_static(b"C"));
@@ -144,6 +150,7 @@ async fn a_copy_that_a_close_overtakes_does_not_affect_other_handles() {
     let (from, to) = (stage.create("from").await, stage.create("to").await);
     let other = stage.create("to").await;
     stage.put(from, 0, "content").await.unwrap();
+    stage.recovering.fstat(from).await.unwrap();
     let gate = stage.faulty.hold(Call::Copy, 1);
     stage.faulty.fail(Call::Copy, 1, Errno::EBADF);
     let mut copy = stage.recovering.copy((from, 0), (to, 0), 7);

@@ -129,6 +129,7 @@ async fn a_restart_before_an_open_is_no_loss() {
 async fn without_a_restart_nothing_is_compared() {
     let stage = Stage::new();
     let fh = written(&stage).await;
+    stage.recovering.fstat(fh).await.unwrap();
     stage.faulty.reset_calls();
     stage.blink();
     stage.recovering.fsync(fh).await.unwrap();
