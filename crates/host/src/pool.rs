@@ -649,7 +649,8 @@ impl Pool {
             }
             tracing::debug!(session = slot, "turned away, retry in {pause:?}");
             // A busy server may turn one away. Further sessions are not needed.
-            if attempts == TOLD_ATTEMPT && slot == 0 {
+            // In an outage, the end of an attempt is logged.
+            if attempts == TOLD_ATTEMPT && slot == 0 && self.connection_error().is_none() {
                 tracing::warn!(
                     "{}: the connection was closed before the login; trying again for {} s",
                     self.config.name,

@@ -1,6 +1,6 @@
 //! Connecting, and the location of the root.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -333,6 +333,45 @@ async fn a_server_that_turns_away_is_retried_within_a_limit() {
     assert!(distinct.len() > pauses.len() / 2, "not drawn at random: {pauses:?}");
     let (pauses, _) = Ends::pauses(Cause::Permanent, Duration::from_secs(100)).await;
     assert!(pauses.len() <= 4, "{pauses:?}");
+}
+
+/// Counts log messages that contain this.
+struct Counted(&'static str, Arc<AtomicUsize>);
+
+impl tracing::Subscriber for Counted {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut is_counted = false;
+        event.record(&mut |_: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            is_counted |= format!("{value:?}").contains(self.0);
+        });
+        self.1.fetch_add(usize::from(is_counted), Ordering::SeqCst);
+    }
+
+    fn enter(&self, _: &tracing::span::Id) {}
+
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// L10.
+#[tokio::test(start_paused = true)]
+async fn that_a_server_turns_away_is_logged_once_in_an_outage() {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Counted("closed before the login; trying again", count.clone());
+    let _guard = tracing::subscriber::set_default(counted);
+    Ends::pauses(Cause::TurnedAway, Duration::from_secs(300)).await;
+    assert_eq!(count.load(Ordering::SeqCst), 1);
 }
 
 /// A link that is restored after half a minute is noticed within about a second.
