@@ -536,6 +536,13 @@ pub trait Remote: Send + Sync + 'static {
         false
     }
 
+    /// Why the remote is unreachable, in words for the user, if it knows more than the errors of its
+    /// operations say: why the last attempt to connect failed, or else why the connection ended.
+    /// May contain messages of the server; not escaped. Cheap.
+    fn why_disconnected(&self) -> Option<String> {
+        None
+    }
+
     /// Whether `EHOSTDOWN` and `ETIMEDOUT` mean that the remote cannot be reached. If not, they are
     /// errors of single entries: those of a network file system that is mounted in a local
     /// directory. Cheap.

@@ -177,8 +177,8 @@ pub(crate) struct Pool {
     counters: Arc<sftp::Counters>,
     /// Why the last attempt to open the first session failed; `None` after a success.
     connection_error: watch::Sender<Option<String>>,
-    /// When the first session was lost that has no successor yet.
-    lost_at: Mutex<Option<Instant>>,
+    /// When and why the first session was lost that has no successor yet.
+    lost: Mutex<Option<(Instant, String)>>,
     /// Refused logins: of the first session, and of all others.
     refusals: [Mutex<Refusals>; 2],
     /// The sessions that carry content; empty while the first one carries everything.
@@ -219,7 +219,7 @@ impl Pool {
             flow,
             counters: Arc::default(),
             connection_error: watch::Sender::new(None),
-            lost_at: Mutex::default(),
+            lost: Mutex::default(),
             refusals: Default::default(),
             active: AtomicU64::new(0),
             suggested_bytes: AtomicU64::new(scaling::suggested(1, MIN_WINDOW_BYTES)),
@@ -280,6 +280,22 @@ impl Pool {
             drop(state);
             // Closed without holding the lock.
             drop(left);
+        }
+    }
+
+    /// Vacates the further slots whose sessions were lost: what ended them is over.
+    fn vacate_lost(&self) {
+        for slot in &self.slots[1..] {
+            let mut state = slot.state.lock();
+            let lost = match &*state {
+                State::Up(session) if !session.is_alive() => {
+                    std::mem::replace(&mut *state, State::Vacant)
+                }
+                _ => continue,
+            };
+            drop(state);
+            // Closed without holding the lock.
+            drop(lost);
         }
     }
 
@@ -360,7 +376,7 @@ impl Pool {
                 }
                 if slot == 0 {
                     let lost_at = session.lost_at.get().copied().unwrap_or_else(Instant::now);
-                    *self.lost_at.lock() = Some(lost_at);
+                    *self.lost.lock() = Some((lost_at, session.lost().to_string()));
                 }
                 0
             }
@@ -406,7 +422,8 @@ impl Pool {
         let is_first = matches!(&*state, State::Up(it) if Arc::ptr_eq(it, session));
         if is_first {
             *state = State::Connecting { is_outdated: false };
-            *self.lost_at.lock() = Instant::now().checked_sub(silent);
+            let why = sftp::Error::Stalled(silent).to_string();
+            *self.lost.lock() = Instant::now().checked_sub(silent).map(|lost_at| (lost_at, why));
         }
         is_first
     }
@@ -425,6 +442,7 @@ impl Pool {
             true => why,
             false => self.record_refusal(slot, why),
         });
+        let is_connected = slot == 0 && attempt.is_ok();
         *state = match attempt {
             Ok(session) => {
                 *self.refusals(slot) = Refusals::default();
@@ -460,6 +478,9 @@ impl Pool {
             }
         };
         drop(state);
+        if is_connected {
+            self.vacate_lost();
+        }
         entry.settled.notify_waiters();
     }
 
@@ -503,11 +524,11 @@ impl Pool {
 
     fn log_connected(&self) {
         let name = &self.config.name;
-        match self.lost_at.lock().take() {
+        match self.lost.lock().take() {
             None if self.config.delay_connect => tracing::info!("{name}: connected"),
             // The caller of `Host::connect` knows it.
             None => {}
-            Some(lost_at) => {
+            Some((lost_at, _)) => {
                 let secs = lost_at.elapsed().as_secs_f64();
                 tracing::info!("{name}: connected again, {secs:.1} s after the loss");
             }
@@ -529,6 +550,12 @@ impl Pool {
     /// Why the last attempt to open the first session failed; `None` after a success.
     pub(crate) fn connection_error(&self) -> Option<String> {
         self.connection_error.borrow().clone()
+    }
+
+    /// As [`base::Remote::why_disconnected`].
+    pub(crate) fn why_disconnected(&self) -> Option<String> {
+        let lost = || self.lost.lock().as_ref().map(|(_, why)| why.clone());
+        self.connection_error().or_else(lost)
     }
 
     /// See [`Host::set_unreachable`](crate::Host::set_unreachable).

@@ -391,6 +391,10 @@ impl Remote for Host {
         self.pool.is_disconnected()
     }
 
+    fn why_disconnected(&self) -> Option<String> {
+        self.pool.why_disconnected()
+    }
+
     async fn disconnected(&self) {
         self.pool.disconnected().await;
     }

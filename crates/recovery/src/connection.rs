@@ -199,7 +199,10 @@ async fn probe_until_answered(core: Weak<Core>) {
     tokio::pin!(probing);
     if tokio::time::timeout_at(outage.began + *notice_after, &mut probing).await.is_err() {
         is_logged = true;
-        tracing::warn!("{name}: not responding, still trying ({})", outage.error);
+        let why = core.inner.why_disconnected().unwrap_or_else(|| outage.error.to_string());
+        // The hints on further lines are in the log of the attempts to connect.
+        let why = why.lines().next().unwrap_or_default();
+        tracing::warn!("{name}: not responding, still trying ({why})");
         probing.await;
     }
     core.connection.set_connected();

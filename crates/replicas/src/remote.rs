@@ -271,6 +271,10 @@ impl Remote for Replicas {
         self.gateways.usable() == 0
     }
 
+    fn why_disconnected(&self) -> Option<String> {
+        self.gateways.members.iter().find_map(|member| member.remote.why_disconnected())
+    }
+
     async fn disconnected(&self) {
         self.gateways.none_usable().await;
     }

@@ -64,6 +64,7 @@ struct State {
     write_verifier: Option<Bytes>,
     withholds_write_verifier: bool,
     reads_files: Option<bool>,
+    why_disconnected: Option<String>,
     stepper: Option<Stepper>,
 }
 
@@ -218,6 +219,11 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
     /// Sets the value of [`Remote::reads_files`], instead of the inner remote's.
     pub fn set_reads_files(&self, reads_files: bool) {
         self.state.lock().reads_files = Some(reads_files);
+    }
+
+    /// Sets the value of [`Remote::why_disconnected`], instead of the inner remote's.
+    pub fn set_why_disconnected(&self, why: &str) {
+        self.state.lock().why_disconnected = Some(why.to_owned());
     }
 
     /// Number of calls of `call`, including failed ones.

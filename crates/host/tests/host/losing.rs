@@ -142,12 +142,15 @@ async fn an_unreachable_host_is_retried_later() {
     assert_eq!(real.host.write(fh, 0, data).await, Err(Errno::ESTALE));
     let change = AttrChange { size: Some(0), ..AttrChange::default() };
     assert_eq!(real.host.fsetattr(fh, change).await, Err(Errno::ESTALE));
+    let why = real.host.why_disconnected();
+    assert!(why.as_ref().is_some_and(|why| why.contains("refused by the test")), "{why:?}");
     let began = Instant::now();
     // Waits for the next attempt, which fails too; then for one that succeeds.
     assert_eq!(real.host.read(fh, 0, 1).await, Err(Errno::EHOSTDOWN));
     assert!(began.elapsed() > Duration::from_millis(500), "no pause between attempts");
     assert_eq!(real.host.read(fh, 0, 1).await, Err(Errno::ESTALE));
     real.host.lstat(&path("f")).await.unwrap();
+    assert_eq!(real.host.why_disconnected(), None);
 }
 
 #[tokio::test]

@@ -400,6 +400,13 @@ async fn a_lost_further_session_fails_only_its_own_requests() {
     until(|| !far.servers.pids().contains(&pids[0])).await;
     while far.host.lstat(&path("f")).await.is_err() {}
     assert_eq!(far.host.read(fh, 0, BLOCK_BYTES).await, Err(Errno::ESTALE));
+    // When it is back after a loss of all, the further ones are not shown as lost.
+    far.servers.pids().into_iter().for_each(|pid| far.servers.signal(pid, Signal::KILL));
+    let is_up = |it: &host::SessionStatus| matches!(it.state, host::SessionState::Up { .. });
+    until(|| !far.host.status().sessions.iter().any(is_up)).await;
+    while far.host.lstat(&path("f")).await.is_err() {}
+    let status = far.host.status();
+    assert_eq!(status.sessions.len(), 1, "{status:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -55,6 +55,19 @@ impl Subscriber for Log {
     fn exit(&self, _: &span::Id) {}
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_logged_with_the_reason_of_the_last_attempt_to_connect() {
+    for (known, logged) in [(None, "Host is down"), (Some("refused\n  a hint"), "refused")] {
+        let log = Log::default();
+        let _guard = tracing::subscriber::set_default(log.clone());
+        let stage = Stage::new();
+        known.into_iter().for_each(|why| stage.faulty.set_why_disconnected(why));
+        stage.cut_for(Duration::from_secs(11));
+        stage.recovering.lstat(&path("")).await.unwrap();
+        assert!(log.lines()[0].ends_with(&format!("still trying ({logged})")), "{:?}", log.lines());
+    }
+}
+
 /// L10: a long outage is logged once, and its end once.
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_ten_seconds_and_its_end_are_logged_once() {

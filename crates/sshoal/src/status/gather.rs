@@ -2,7 +2,7 @@
 
 use std::time::{Instant, SystemTime};
 
-use base::Errno;
+use base::{Errno, Remote};
 use cli::printable;
 use control::counters::{Caches, Counters, HostCounters, Latency, Operation};
 use control::status::{
@@ -246,6 +246,11 @@ fn host(server: &Server, gateway: Option<&GatewayStatus>, reconnects: bool) -> H
             State::Reconnecting
         }
     };
+    // While an attempt is in progress, the reason of the last one.
+    let why_none = || {
+        let why = server.host.why_disconnected().filter(|_| state == State::Reconnecting);
+        why.map(|why| in_one_line(&why))
+    };
     let (direct, not_direct) = match told.direct {
         None => (None, None),
         Some(DirectUse::At(address)) => (Some(address.to_string()), None),
@@ -255,7 +260,7 @@ fn host(server: &Server, gateway: Option<&GatewayStatus>, reconnects: bool) -> H
         host: printable(&server.name),
         state,
         state_ms: first.and_then(|session| session.up_ms),
-        why: first.and_then(|session| session.why.clone()),
+        why: first.and_then(|session| session.why.clone()).or_else(why_none),
         round_trip_us: told.round_trip.map(micros),
         latency_us: gateway.and_then(|gateway| gateway.latency).map(micros),
         max_sessions: told.max_sessions as u64,

@@ -412,6 +412,10 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
         self.link.borrow().is_disconnected() || self.inner.is_disconnected()
     }
 
+    fn why_disconnected(&self) -> Option<String> {
+        self.state.lock().why_disconnected.clone().or_else(|| self.inner.why_disconnected())
+    }
+
     fn may_be_lost(&self) -> bool {
         self.inner.may_be_lost()
     }

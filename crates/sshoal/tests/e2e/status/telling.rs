@@ -75,6 +75,7 @@ fn status_shows_an_unreachable_host_and_waiting_calls() {
     });
     let away = source();
     assert!(away["why"].as_str().is_some_and(|why| !why.is_empty()), "{away}");
+    assert_ne!(away["why"], "Host is down", "the reason is known");
     assert_eq!(away["hosts"][0]["round_trip_us"], serde_json::Value::Null);
     let before = away["state_ms"].as_u64().unwrap();
     eventually(SHOWN, "it is told since when", || source()["state_ms"].as_u64() > Some(before));
