@@ -49,9 +49,9 @@ const FAREWELL: Duration = Duration::from_millis(500);
 const TERMINATION: Duration = Duration::from_secs(1);
 
 /// How long a message that may be the reason for ssh's end is held back from the hook. ssh ends
-/// right after such a message, on a busy machine a second later, and the error of the failed
+/// right after such a message, on a busy machine half a second later, and the error of the failed
 /// connection contains the line already. A banner is shown at once: a password prompt may follow.
-const KEPT_BACK: Duration = Duration::from_secs(3);
+const KEPT_BACK: Duration = Duration::from_secs(1);
 
 /// Starts `words` (the program, then its arguments).
 ///
@@ -149,7 +149,8 @@ struct Attendant {
     hook: StderrHook,
     /// Splits its messages into printable pieces.
     pieces: Pieces,
-    /// Messages held back from the hook, from the first that may be the reason for the end.
+    /// Messages held back from the hook: an incomplete line, or all from the first that may be the
+    /// reason for the end.
     kept_back: String,
     record: Arc<Record>,
 }
@@ -261,11 +262,10 @@ impl Attendant {
 
     fn note(&mut self, words: &[u8]) {
         self.record.append(words);
-        let words = self.pieces.next(words);
-        if !self.kept_back.is_empty() || Cause::may_be_in(&words) {
-            self.kept_back.push_str(&words);
-        } else if !words.is_empty() {
-            (self.hook)(&words);
+        self.kept_back.push_str(&self.pieces.next(words));
+        // dash writes the parts of a line one after the other.
+        if self.kept_back.ends_with('\n') && !Cause::may_be_in(&self.kept_back) {
+            (self.hook)(&std::mem::take(&mut self.kept_back));
         }
     }
 

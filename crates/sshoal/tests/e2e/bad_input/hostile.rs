@@ -121,7 +121,7 @@ fn fsync_fails_where_the_server_has_none() {
     let mount = mount(dir.path(), "good", &[]);
     let file = File::options().write(true).open(mount.at("file")).unwrap();
     assert_eq!(errno(file.sync_all()), Some(libc::EINVAL));
-    drop((file, mount));
+    let dir = tempfile::tempdir().unwrap();
     let mount = self::mount(dir.path(), "good", &["-o", "workaround=fsync"]);
     let file = File::options().write(true).open(mount.at("file")).unwrap();
     file.sync_all().unwrap();
