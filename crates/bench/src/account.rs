@@ -52,6 +52,7 @@ pub fn since(before: &Usage, after: &Usage) -> Usage {
         user_s: (after.user_s - before.user_s).max(0.0),
         system_s: (after.system_s - before.system_s).max(0.0),
         peak_memory_bytes: after.peak_memory_bytes,
+        context_switches: after.context_switches.saturating_sub(before.context_switches),
     }
 }
 
@@ -69,6 +70,7 @@ pub fn plus(one: Usage, other: Usage) -> Usage {
         user_s: one.user_s + other.user_s,
         system_s: one.system_s + other.system_s,
         peak_memory_bytes: one.peak_memory_bytes + other.peak_memory_bytes,
+        context_switches: one.context_switches + other.context_switches,
     }
 }
 
@@ -101,10 +103,12 @@ pub(crate) fn cpu_seconds_of_children() -> Option<Usage> {
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).ok()?;
     let seconds =
         |time: nix::sys::time::TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+    let switches = usage.voluntary_context_switches() + usage.involuntary_context_switches();
     Some(Usage {
         user_s: seconds(usage.user_time()),
         system_s: seconds(usage.system_time()),
         peak_memory_bytes: 0,
+        context_switches: u64::try_from(switches).unwrap_or(0),
     })
 }
 
@@ -158,10 +162,17 @@ fn usage_of(stat: &Stat) -> Usage {
         Some(total) => (total, 0.0),
         None => (user_s, system_s),
     };
+    let pid = stat.pid.cast_unsigned();
+    let tasks = read(pid).and_then(|process| process.tasks().ok()).into_iter().flatten().flatten();
+    let switches = tasks.filter_map(|task| task.status().ok()).map(|status| {
+        let counts = [status.voluntary_ctxt_switches, status.nonvoluntary_ctxt_switches];
+        counts.into_iter().flatten().sum::<u64>()
+    });
     Usage {
         user_s: user_s + seconds(stat.cutime as f64),
         system_s: system_s + seconds(stat.cstime as f64),
-        peak_memory_bytes: peak_of(stat.pid.cast_unsigned()),
+        peak_memory_bytes: peak_of(pid),
+        context_switches: switches.sum(),
     }
 }
 

@@ -333,6 +333,8 @@ pub struct Usage {
     pub system_s: f64,
     /// Sum of the greatest resident sizes of the processes that lived at its end; 0 if unknown.
     pub peak_memory_bytes: u64,
+    /// Voluntary and involuntary.
+    pub context_switches: u64,
 }
 
 /// How long single operations took.
@@ -354,6 +356,9 @@ pub struct Latency {
     pub p999_us: f64,
     /// The slowest.
     pub max_us: f64,
+    /// Upper end in microseconds, operations up to it and above the one before: the curve.
+    #[serde(default)]
+    pub buckets: Vec<(f64, u64)>,
 }
 
 /// What the samples of one measure of one subject say.

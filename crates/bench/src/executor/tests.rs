@@ -38,6 +38,7 @@ fn status_words_and_seconds_are_told() {
     assert_eq!((&ran.output.stdout[..], &ran.output.stderr[..]), (&b"out\n"[..], &b"err\n"[..]));
     assert!(ran.seconds >= 0.05 && ran.seconds < 25.0, "{}", ran.seconds);
     assert!(ran.usage.peak_memory_bytes > 100_000, "{:?}", ran.usage);
+    assert!(ran.usage.context_switches > 0, "{:?}", ran.usage);
 }
 
 #[test]

@@ -175,7 +175,8 @@ fn cpu_is_told_for_gigabytes_and_for_thousands_of_operations() {
         measured.bytes = 500_000_000;
         measured.operations = 2_000;
         let user_s = [1.0, 2.0, 9.0][at];
-        measured.client = Usage { user_s, system_s: 0.5, peak_memory_bytes: 7 + at as u64 };
+        measured.client =
+            Usage { user_s, system_s: 0.5, peak_memory_bytes: 7 + at as u64, context_switches: 0 };
         measured.server = (at == 0).then_some(Usage { user_s: 0.25, ..Usage::default() });
     }
     let summary = &summarize(&run.results)[0];

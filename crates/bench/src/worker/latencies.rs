@@ -1,10 +1,17 @@
 //! Durations of single operations, and what results keep of them.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
 use crate::results::Latency;
+
+/// Buckets at most: enough for a chart, few enough for a file with thousands of samples.
+const MAX_BUCKETS: u32 = 200;
+
+/// Buckets of a doubling at most; each is then 4 % wide.
+const MAX_BUCKETS_OF_DOUBLING: u32 = 18;
 
 const NS_OF_US: f64 = 1e3;
 
@@ -48,7 +55,24 @@ fn distribution(histogram: &Histogram<u64>) -> Latency {
         p99_us: at(0.99),
         p999_us: at(0.999),
         max_us: us(histogram.max()),
+        buckets: buckets(histogram),
     }
+}
+
+/// The curve, in buckets of equal width on a logarithmic scale.
+fn buckets(histogram: &Histogram<u64>) -> Vec<(f64, u64)> {
+    let least = histogram.min().max(1) as f64;
+    let doublings = (histogram.max().max(1) as f64 / least).log2().ceil().max(1.0);
+    // One more than fits may be needed for the ends.
+    let of_doubling = ((MAX_BUCKETS - 2) as f64 / doublings).floor();
+    let of_doubling = of_doubling.clamp(1.0, MAX_BUCKETS_OF_DOUBLING.into());
+    let mut buckets = BTreeMap::new();
+    for value in histogram.iter_recorded() {
+        let height = (value.value_iterated_to().max(1) as f64 / least).log2() * of_doubling;
+        *buckets.entry(height.ceil().max(0.0) as u32).or_insert(0) += value.count_at_value();
+    }
+    let upper_us = |index: u32| least * (f64::from(index) / of_doubling).exp2() / NS_OF_US;
+    buckets.into_iter().map(|(index, count)| (upper_us(index), count)).collect()
 }
 
 #[cfg(test)]
@@ -76,5 +100,31 @@ mod tests {
         near(latency.p99_us, 990.0);
         near(latency.p999_us, 999.0);
         near(latency.max_us, 1000.0);
+    }
+
+    #[test]
+    fn the_curve_has_all_operations_in_few_rising_buckets() {
+        for (least, greatest) in [(1, 1), (900, 1100), (1000, 2_000_000), (1, 100_000_000_000_u64)]
+        {
+            let ratio = (greatest as f64 / least as f64).powf(1.0 / 5000.0);
+            let values = (0..=5000).map(|step| (least as f64 * ratio.powi(step)).round() as u64);
+            let latency = of(values);
+            let buckets = &latency.buckets;
+            assert!(buckets.len() <= MAX_BUCKETS as usize, "{} buckets", buckets.len());
+            assert_eq!(buckets.iter().map(|bucket| bucket.1).sum::<u64>(), 5001);
+            assert!(buckets.windows(2).all(|two| two[0].0 < two[1].0));
+            let last = buckets.last().unwrap().0;
+            assert!(last >= greatest as f64 * 0.999 / 1e3, "{last} is below {greatest} ns");
+        }
+    }
+
+    #[test]
+    fn a_bucket_has_what_is_at_most_its_upper_end() {
+        let latency = of([1_000, 10_000, 10_000, 100_000]);
+        let counts: Vec<u64> = latency.buckets.iter().map(|bucket| bucket.1).collect();
+        assert_eq!(counts, [1, 2, 1]);
+        for ((upper, _), value) in latency.buckets.iter().zip([1.0, 10.0, 100.0]) {
+            assert!((value * 0.999..value * 1.05).contains(upper), "{upper} for {value}");
+        }
     }
 }
