@@ -262,9 +262,12 @@ impl Attendant {
 
     fn note(&mut self, words: &[u8]) {
         self.record.append(words);
+        // A whole line is held back only with a possible reason, and then all that follows.
+        let has_reason = self.kept_back.contains('\n');
         self.kept_back.push_str(&self.pieces.next(words));
         // dash writes the parts of a line one after the other.
-        if self.kept_back.ends_with('\n') && !Cause::may_be_in(&self.kept_back) {
+        let is_whole = self.kept_back.ends_with('\n');
+        if is_whole && !has_reason && !Cause::may_be_in(&self.kept_back) {
             (self.hook)(&std::mem::take(&mut self.kept_back));
         }
     }

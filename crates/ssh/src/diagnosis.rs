@@ -36,7 +36,7 @@ macro_rules! causes {
         }
 
         impl Cause {
-            /// Whether the login did not succeed, whatever was to run there.
+            /// Whether ssh ended before the login: then no command was started.
             pub fn is_before_login(self) -> bool {
                 match self { $(Cause::$cause => $is_before_login,)* }
             }
