@@ -9,6 +9,7 @@ use control::client;
 use control::place::Connection;
 use control::seen;
 use control::status::{HostStatus, SourceStatus, State};
+use mountinfo::Mount;
 
 use super::machine::{CACHE, check_other_cache, dead};
 use super::server::check_host;
@@ -41,18 +42,19 @@ pub fn check(checks: &mut Checks, place: &Path) -> anyhow::Result<()> {
     if let Some(lost) = &state.lost {
         checks.add(Check::wrong("lost data", lost));
     }
+    let own = own_mount(place);
     match &state.disk {
         Some(disk) if !disk.on => {
             let why = disk.why.as_deref().unwrap_or_default();
             checks.add(Check::wrong(CACHE, format!("{}: not used: {why}", disk.dir)));
         }
         // That of another user is for that user to check; an escaped name leads nowhere.
-        Some(disk) if is_own(place) && !disk.dir.contains('\\') => {
+        Some(disk) if own.is_ok() && !disk.dir.contains('\\') => {
             check_other_cache(checks, Path::new(&disk.dir));
         }
         _ => {}
     }
-    let reached = connections(place);
+    let reached = own.and_then(|mount| connections(place, &mount));
     let runtime = process::runtime(1)?;
     for source in &state.sources {
         runtime.block_on(check_source(checks, source, &reached));
@@ -61,16 +63,17 @@ pub fn check(checks: &mut Checks, place: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn is_own(place: &Path) -> bool {
-    client::mount_at(place).is_ok_and(|mount| client::only_own(&mount, "").is_ok())
+/// The mount at `place`, if it is one of this user. Its daemon names the program that would be run
+/// here; `seen` may be of another mount.
+fn own_mount(place: &Path) -> Result<Mount, String> {
+    let mount = client::mount_at(place).map_err(|problem| problem.to_string())?;
+    client::only_own(&mount, "log in as it does")?;
+    Ok(mount)
 }
 
 /// How the daemon of the mount at `place` connects. The error is why no other process may do so.
-fn connections(place: &Path) -> Result<Vec<Connection>, String> {
-    let mount = client::mount_at(place).map_err(|problem| problem.to_string())?;
-    // Its daemon names the program that would be run here. `seen` may be of another mount.
-    client::only_own(&mount, "log in as it does")?;
-    let connections = client::find(&mount).and_then(|found| client::connections(&found));
+fn connections(place: &Path, mount: &Mount) -> Result<Vec<Connection>, String> {
+    let connections = client::find(mount).and_then(|found| client::connections(&found));
     connections.map_err(|why| client::problem(place, why).to_string())
 }
 
