@@ -243,9 +243,9 @@ fn line(text: &[u8]) -> Option<(Vec<u8>, Digest)> {
 
 /// The digest that hexadecimal digits stand for.
 fn unhex(digits: &[u8]) -> Option<Digest> {
-    let digit = |byte: u8| char::from(byte).to_digit(16).map(|value| value as u8);
-    let byte = |pair: &[u8]| Some(digit(pair[0])? << 4 | digit(*pair.get(1)?)?);
-    digits.chunks(2).map(byte).collect::<Option<Vec<u8>>>()?.try_into().ok()
+    let mut digest = Digest::default();
+    hex::decode_to_slice(digits, &mut digest).ok()?;
+    Some(digest)
 }
 
 #[cfg(test)]

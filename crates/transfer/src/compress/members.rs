@@ -46,7 +46,7 @@ fn level(rate: Option<f64>) -> Compression {
     }
 }
 
-/// Compresses what is written, on its way to `W`, or passes it on.
+/// Writes bytes to `W`, compressed or as they are.
 pub(crate) struct Encoder<W> {
     output: W,
     /// `None` without compression.

@@ -184,8 +184,8 @@ impl Receiver<'_> {
         Ok(Received { finished, unconfirmed })
     }
 
-    /// Notes the bytes of a file that is not there, and which the run has planned. A tree of its own
-    /// has planned it by itself, and the run that follows plans it once more.
+    /// Notes bytes of a file that has to be copied again, and that the run has planned. The stream of
+    /// a whole tree plans its files itself, and the run plans them again.
     fn copied_again(&self, bytes: u64) {
         if !self.is_new {
             self.progress.again(bytes);
