@@ -67,9 +67,9 @@ impl Memory {
         self.kept.lock().directories.get_or_insert_ref(key, Entry::default).loaded.clone()
     }
 
-    /// Sets the size of a directory. Beyond the bound the ones used least recently are evicted. The
-    /// last one stays even if it is too large by itself: reading it again at each look-up would cost
-    /// more than its memory.
+    /// Sets the size of a directory. Beyond the bound the ones used least recently are evicted. One
+    /// directory stays, however large: reading it again at each look-up would cost more than its
+    /// memory.
     fn weigh(&self, key: &Key, bytes: u64) {
         let mut kept = self.kept.lock();
         let Some(entry) = kept.directories.peek_mut(key) else { return };
