@@ -18,7 +18,7 @@ use crate::attributes::{change, of_open, statvfs};
 use crate::digests::version;
 use crate::directory::{Listing, query_entries};
 use crate::handles::{Directory, File, Open};
-use crate::paths::{Entry, native};
+use crate::paths::{Entry, is_in_memory, native};
 use crate::schedule::Resource;
 use crate::server::{MAX_IO_BYTES, Server};
 use crate::status::{Failure, Result, success};
@@ -544,6 +544,7 @@ fn read_at(
     let wanted = buffer.len();
     let slices = &mut [std::io::IoSliceMut::new(buffer)];
     match rustix::io::preadv2(file, slices, offset, ReadWriteFlags::NOWAIT) {
+        Err(Errno::OPNOTSUPP) if is_in_memory(file)? => read_at(file, offset, false, buffer),
         Err(Errno::AGAIN | Errno::OPNOTSUPP) => Ok(None),
         Ok(read) if read < wanted && !is_end(file, offset + read as u64)? => Ok(None),
         read => read.map(Some),

@@ -23,7 +23,10 @@ use rustix::io::{Errno, Result};
 /// Local file systems by their magic numbers in `statfs(2)`: ext2 to ext4, XFS, btrfs, tmpfs, F2FS,
 /// overlayfs. Their attributes are in memory or on a disk of this machine.
 const LOCAL_KINDS: [u32; 6] =
-    [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0xf2f5_2010, 0x794c_7630];
+    [0xef53, 0x5846_5342, 0x9123_683e, TMPFS_KIND, 0xf2f5_2010, OVERLAY_KIND];
+
+/// tmpfs.
+const TMPFS_KIND: u32 = 0x0102_1994;
 
 /// The same by their names in the table of mounts; without btrfs, whose files have device numbers
 /// that are not in the table.
@@ -422,6 +425,11 @@ fn path_of(fd: BorrowedFd<'_>) -> Result<Vec<u8>> {
 /// Whether an entry is on a file system that no other machine changes.
 pub(crate) fn is_of_this_machine(entry: &OwnedFd) -> Result<bool> {
     Ok(LOCAL_KINDS.contains(&(fstatfs(entry)?.f_type as u32)))
+}
+
+/// Whether a local file is in memory, or swapped out as memory of this process may be.
+pub(crate) fn is_in_memory(file: impl AsFd) -> Result<bool> {
+    Ok(fstatfs(file)?.f_type as u32 == TMPFS_KIND)
 }
 
 /// The device of the file system, without a request to another machine.

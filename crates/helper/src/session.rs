@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, MutexGuard, PoisonError, mpsc};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
@@ -147,6 +147,7 @@ pub(crate) fn serve_connection(
         options: options.clone(),
         listener: Mutex::default(),
         state: Mutex::default(),
+        queued: Condvar::new(),
         changed: Condvar::new(),
         output: Mutex::new(Output { stream: output, replies: BytesMut::new(), locks, error: None }),
     };
@@ -206,7 +207,10 @@ struct Session {
     /// Accepts further connections.
     listener: Mutex<Option<Listener>>,
     state: Mutex<State>,
-    /// A request was finished, or added to the pool's queue, or the session ends.
+    /// A request was added to the pool's queue, or the session ends. For each request one thread
+    /// is woken: waking all of them takes longer than most requests.
+    queued: Condvar,
+    /// There is room for a request, or the session ends and a request was finished.
     changed: Condvar,
     output: Mutex<Output>,
 }
@@ -369,11 +373,16 @@ impl Session {
         let mut state = self.state.lock();
         state.schedule.set_file_system(ticket, file_system);
         let others = usize::from(ready.is_none());
-        state.queue.extend(ready.map(|packet| (ticket, packet)));
+        self.queue(state, ready.map(|packet| (ticket, packet)).into_iter().collect());
+        self.provide_thread(scope, others)
+    }
+
+    /// Gives requests to the pool.
+    fn queue(&self, mut state: MutexGuard<'_, State>, ready: Vec<(Ticket, Bytes)>) {
+        let count = ready.len();
+        state.queue.extend(ready);
         drop(state);
-        self.provide_thread(scope, others)?;
-        self.changed.notify_all();
-        Ok(())
+        (0..count).for_each(|_| self.queued.notify_one());
     }
 
     /// Executes requests that have waited for one that may never end. Returns when this has to be
@@ -387,14 +396,12 @@ impl Session {
             return Ok(None);
         }
         let ready = state.schedule.overtake(PATIENCE);
-        state.queue.extend(ready);
         // Also in place of those that hang.
-        let count = state.queue.len().saturating_sub(state.idle);
-        drop(state);
+        let count = (state.queue.len() + ready.len()).saturating_sub(state.idle);
+        self.queue(state, ready);
         for _ in 0..count {
             self.provide_thread(scope, 0)?;
         }
-        self.changed.notify_all();
         Ok(Some(PATIENCE))
     }
 
@@ -528,7 +535,7 @@ impl Session {
                 return None;
             }
             state.idle += 1;
-            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state = self.queued.wait(state).unwrap_or_else(PoisonError::into_inner);
             state.idle -= 1;
         }
     }
@@ -599,11 +606,13 @@ impl Session {
         // The thread that reads requests may wait for room.
         let was_full = state.schedule.len() >= MAX_REQUESTS;
         let ready = ready(&mut state.schedule);
-        let wakes = !ready.is_empty() || was_full || state.ended_at.is_some();
-        state.queue.extend(ready);
-        drop(state);
-        if wakes {
+        let has_ended = state.ended_at.is_some();
+        self.queue(state, ready);
+        if was_full || has_ended {
             self.changed.notify_all();
+        }
+        if has_ended {
+            self.queued.notify_all();
         }
     }
 
@@ -612,7 +621,7 @@ impl Session {
     /// and none that may change a file with locks. The locks in local files have ended then.
     fn end(&self) {
         self.state.lock().ended_at = Some(Instant::now());
-        self.changed.notify_all();
+        self.queued.notify_all();
         self.server.locks.end();
         self.server.watches.iter().for_each(Watches::end);
         let listener = self.listener.lock().take();
