@@ -18,12 +18,14 @@
 //! 3. Names in the directory change only while the directory's lock is held. A process that waits
 //!    for a record has it open, and can read its last line even when it has lost its name.
 //! 4. The rules for the name of a record also hold for that of its socket, which is removed first.
-//! 5. Without an `end=` line at the end of the record, the daemon was killed.
+//! 5. A command connects only to a socket of the mount's owner that has its name in the directory,
+//!    and follows no link, so that the owner cannot lead root to the socket of another program.
+//! 6. Without an `end=` line at the end of the record, the daemon was killed.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -307,7 +309,14 @@ impl Found {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         let name = format!("{}{SOCKET}", self.device);
-        connect(&socket, &SocketAddrUnix::new(short(&self.directory, Path::new(&name)))?)?;
+        // connect(2) follows links, and the owner of the mount may have planted one for root.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::openat(&self.directory, name, flags, Mode::empty())?);
+        let metadata = file.metadata()?;
+        if !metadata.file_type().is_socket() || metadata.uid() != self.directory.metadata()?.uid() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        connect(&socket, &SocketAddrUnix::new(open_path(&file))?)?;
         let stream = UnixStream::from(socket);
         stream.set_nonblocking(false)?;
         Ok(stream)
@@ -335,8 +344,12 @@ impl Found {
 
 /// A name for `path` in `directory` that fits into a socket's address, for any length of the path.
 fn short(directory: &File, path: &Path) -> PathBuf {
-    let inside = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
-    inside.join(path.file_name().unwrap_or_default())
+    open_path(directory).join(path.file_name().unwrap_or_default())
+}
+
+/// A path of an open file, whatever its name is by now.
+fn open_path(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }
 
 /// The value of the last line with this key.
@@ -501,6 +514,30 @@ mod tests {
         assert_eq!(found.connect().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         record.ended();
         assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn nothing_but_a_socket_in_the_directory_is_connected_to() {
+        let (_outer, dir) = fresh_dir();
+        let _record = Record::create_in(&dir, &mount()).unwrap();
+        let found = find_in(&dir, DEVICE, me()).unwrap();
+        let (_other, elsewhere) = fresh_dir();
+        let _listener = UnixListener::bind(&elsewhere).unwrap();
+        let name = dir.join("0:99.sock");
+        let refused = || found.connect().unwrap_err().kind();
+        std::os::unix::fs::symlink(&elsewhere, &name).unwrap();
+        assert_eq!(refused(), io::ErrorKind::NotFound, "a link");
+        std::fs::remove_file(&name).unwrap();
+        std::fs::write(&name, "").unwrap();
+        assert_eq!(refused(), io::ErrorKind::NotFound, "a file");
+        std::fs::remove_file(&name).unwrap();
+        // Of another user, which only root can make.
+        let _listener = UnixListener::bind(&name).unwrap();
+        assert!(found.connect().is_ok());
+        if rustix::process::geteuid().is_root() {
+            std::os::unix::fs::chown(&name, Some(me() + 5), None).unwrap();
+            assert_eq!(refused(), io::ErrorKind::NotFound, "another user's");
+        }
     }
 
     #[test]
