@@ -22,11 +22,11 @@ pub mod documentation_tests;
 #[cfg(test)]
 mod message_tests;
 #[cfg(test)]
-mod option_tests;
+pub mod option_tests;
 #[cfg(test)]
 mod source_tests;
 
-pub use draft::one_password_for_several_hosts;
+pub use draft::{check_sources, one_password_for_several_hosts};
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStringExt;

@@ -35,8 +35,9 @@ use union::{Branch, Presence, Union};
 
 use crate::connector::{Begun, SshConnector};
 use crate::login::not_of_mount;
+use crate::mount::check_sources;
 use crate::mount::request::{IdMapKind, MountRequest};
-use crate::sources::{self, Origin, SourceSpec};
+use crate::sources::{Origin, SourceSpec};
 pub use connect::Server;
 use connect::{Asking, Target, Wanted};
 use disk::{Disk, Kept, LoginRecord};
@@ -188,7 +189,7 @@ impl Stack {
         };
         let mut all: Vec<SourceSpec> = self.sources().iter().map(|it| it.spec.clone()).collect();
         all.push(spec.clone());
-        sources::check(&all)?;
+        check_sources(self.request(), &all)?;
         let opened = self.blueprint.open(std::slice::from_ref(&spec), Asking::Nobody).await?;
         let source = opened.into_iter().next().expect("one was opened");
         if let Some(local) = &source.local {
@@ -440,7 +441,11 @@ impl Blueprint {
         let inode_attrs = self.request.shows_inodes(spec);
         let mut targets = Vec::new();
         for destination in gateways {
-            let ssh = ssh_config(&self.request, spec, destination, self.password.clone())?;
+            // A branch that was added later may be on another host than the password is for.
+            let mut requested = self.request.sources.iter().flat_map(SourceSpec::gateways);
+            let is_requested = requested.any(|gateway| gateway == destination);
+            let password = self.password.clone().filter(|_| is_requested);
+            let ssh = ssh_config(&self.request, spec, destination, password)?;
             let begun = std::mem::take(&mut *self.begun.lock());
             targets.push(Target {
                 name: destination.to_string(),
@@ -636,5 +641,62 @@ fn local_user(uid: u32, gid: u32) -> vfs::IdMap {
 async fn put_away(source: Arc<Source>) {
     if let Some(kept) = &source.cached {
         kept.layer.shutdown().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    use super::*;
+    use crate::mount::option_tests::whole_request;
+    use crate::sources::source;
+
+    /// A union of a local directory and the host `first`, which is unreachable.
+    async fn union(dir: &Path, options: &str) -> Stack {
+        let (local, mountpoint) = (dir.join("local"), dir.join("m"));
+        for directory in [&local, &mountpoint] {
+            std::fs::create_dir_all(directory).unwrap();
+        }
+        let local = format!("local:{}", local.display());
+        let words = [&*local, "first:=optional", mountpoint.to_str().unwrap(), "-o", options];
+        let password = || Ok(ssh::Password::new("secret"));
+        Stack::build_on(&whole_request(&words), Begun::default(), password).await.unwrap()
+    }
+
+    #[tokio::test]
+    async fn an_added_branch_obeys_the_rules_for_the_sources_of_a_mount() {
+        let dir = tempfile::tempdir().unwrap();
+        let (program, log) = (dir.path().join("login"), dir.path().join("log"));
+        let script = format!("#!/bin/sh\necho \"$*\" >> {}\nexit 1\n", log.display());
+        std::fs::write(&program, script).unwrap();
+        std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        let password = format!("password_stdin,ssh_command={}", program.display());
+        for (options, why) in [
+            (&*password, "option 'password_stdin': would send one password to several hosts"),
+            ("vsock=1:1", "option 'vsock': one address carries a single connection"),
+        ] {
+            let stack = union(dir.path(), options).await;
+            let said = stack.add(source("second:=optional")).await.unwrap_err().to_string();
+            assert!(said.starts_with(why), "{said}");
+            assert_eq!(stack.sources().len(), 2);
+        }
+        let logins = std::fs::read_to_string(&log).unwrap();
+        assert!(logins.contains("first") && !logins.contains("second"), "{logins}");
+
+        // When the host of the password was removed, no other one gets it.
+        let stack = union(dir.path(), &password).await;
+        for (name, has_password) in [("second:", false), ("first:", true)] {
+            let present = stack.sources()[1].spec.shown();
+            let _ = stack.union.as_ref().unwrap().remove(&present).unwrap();
+            stack.forget(&present);
+            stack.add(source(&format!("{name}=optional"))).await.unwrap();
+            let added = stack.sources()[1].clone();
+            assert_eq!(added.spec.shown(), name);
+            let password = &added.hosts[0].connector.dialer.config().password;
+            assert_eq!(password.is_some(), has_password, "{name}");
+        }
     }
 }

@@ -26,6 +26,28 @@ pub fn one_password_for_several_hosts() -> Problem {
         .hint("use keys, or omit the option to be prompted for each password")
 }
 
+/// Checks the sources of a mount together, and whether they fit its connection.
+pub fn check_sources(request: &MountRequest, sources: &[SourceSpec]) -> Result<(), Problem> {
+    sources::check(sources)?;
+    let of_hosts = || sources.iter().filter(|source| !source.gateways().is_empty());
+    let hosts: usize = of_hosts().map(|source| source.gateways().len()).sum();
+    let one_only = match request.ssh.transport {
+        Transport::Passive => Some(("passive", "standard input and output carry")),
+        Transport::Vsock { .. } => Some(("vsock", "one address carries")),
+        Transport::Ssh | Transport::DirectPort(_) => None,
+    };
+    if let Some((name, what)) = one_only
+        && hosts > 1
+    {
+        let why = format!("{what} a single connection, but there are {hosts} hosts");
+        return Err(Problem::new(format!("option '{name}'"), why));
+    }
+    if request.ssh.password_stdin && of_hosts().count() > 1 {
+        return Err(one_password_for_several_hosts());
+    }
+    Ok(())
+}
+
 /// A time-out whose minimum and maximum may each be set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ends {
@@ -303,8 +325,8 @@ impl Draft {
         self.request.source = name.unwrap_or_else(|| sources::joined(&sources));
         self.request.sources = sources;
         self.request.mountpoint = mountpoint;
-        self.finish_sources()?;
         self.finish_transport()?;
+        self.finish_sources()?;
         self.finish_times()?;
         self.finish_ids()?;
         self.finish_disk()?;
@@ -367,23 +389,7 @@ impl Draft {
 
     fn finish_sources(&mut self) -> Result<(), Problem> {
         let request = &self.request;
-        sources::check(&request.sources)?;
-        let hosts: usize = request.sources.iter().map(|source| source.gateways().len()).sum();
-        let one_only = match self.transports.first() {
-            Some(Transport::Passive) => Some(("passive", "standard input and output carry")),
-            Some(Transport::Vsock { .. }) => Some(("vsock", "one address carries")),
-            _ => None,
-        };
-        if let Some((name, what)) = one_only
-            && hosts > 1
-        {
-            let why = format!("{what} a single connection, but there are {hosts} hosts");
-            return Err(Problem::new(format!("option '{name}'"), why));
-        }
-        let of_hosts = request.sources.iter().filter(|source| !source.gateways().is_empty());
-        if request.ssh.password_stdin && of_hosts.count() > 1 {
-            return Err(one_password_for_several_hosts());
-        }
+        check_sources(request, &request.sources)?;
         if (self.create.is_some() || self.action.is_some()) && !request.is_union() {
             self.notes.push("create and action have no effect on a single source".to_owned());
         }

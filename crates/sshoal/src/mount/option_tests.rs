@@ -45,7 +45,7 @@ pub(super) fn request(words: &[&str]) -> MountRequest {
     MountRequest { times: Times::default(), ..whole_request(words) }
 }
 
-pub(super) fn whole_request(words: &[&str]) -> MountRequest {
+pub fn whole_request(words: &[&str]) -> MountRequest {
     match wish(SSHOAL, words) {
         Ok(Wish::Mount(request, _)) => *request,
         other => panic!("{words:?}: {other:?}"),
