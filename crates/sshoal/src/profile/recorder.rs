@@ -38,20 +38,26 @@ pub struct Recorder {
 }
 
 /// A recording in progress. It ends when this is dropped.
-pub struct Recording(Arc<Recorder>);
+pub struct Recording(Option<Arc<Recorder>>);
 
 impl Drop for Recording {
     fn drop(&mut self) {
-        self.0.is_on.store(false, Ordering::Relaxed);
-        *self.0.tables.lock() = None;
+        self.stop();
     }
 }
 
 impl Recording {
     /// Ends the recording; returns what was recorded.
-    pub fn finish(self) -> Profile {
-        let tables = self.0.tables.lock().take();
-        tables.map(Tables::profile).unwrap_or_default()
+    pub fn finish(mut self) -> Profile {
+        self.stop().map(Tables::profile).unwrap_or_default()
+    }
+
+    /// Ends the recording once: the next one may begin before this is dropped.
+    fn stop(&mut self) -> Option<Tables> {
+        let recorder = self.0.take()?;
+        let mut tables = recorder.tables.lock();
+        recorder.is_on.store(false, Ordering::Relaxed);
+        tables.take()
     }
 }
 
@@ -64,7 +70,7 @@ impl Recorder {
         }
         *tables = Some(Tables::new());
         self.is_on.store(true, Ordering::Relaxed);
-        Some(Recording(self.clone()))
+        Some(Recording(Some(self.clone())))
     }
 
     /// Whether a request of the thread `tid`, which waits for the reply, is to be recorded.
@@ -349,6 +355,19 @@ mod tests {
         );
         assert!(!profile.is_incomplete);
         assert!(recorder.start().is_some());
+    }
+
+    #[test]
+    fn the_end_of_a_recording_leaves_the_next_one_alone() {
+        let recorder = Arc::<Recorder>::default();
+        let mut first = recorder.start().unwrap();
+        assert!(first.stop().is_some());
+        assert!(!recorder.is_on(0));
+        let second = recorder.start().unwrap();
+        drop(first);
+        assert!(recorder.is_on(0));
+        recorder.record(&finished("READ", b"f", 1), path(""));
+        assert_eq!(second.finish().total.count(), 1);
     }
 
     #[test]
