@@ -171,7 +171,7 @@ impl Controlled {
         log::set_level(changed.run.log_level());
         self.vfs.configure(&changed.vfs);
         self.stack.configure(&changed);
-        let times_changed = changed.times != request.times;
+        let times_changed = settings::times_differ(&request, &changed);
         *request = changed;
         Ok(times_changed)
     }

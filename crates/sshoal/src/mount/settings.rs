@@ -201,11 +201,17 @@ fn fixed(word: &OsStr) -> Problem {
         .hint("`sshoal set MOUNTPOINT` lists the options that can be changed")
 }
 
+/// Whether time-outs differ, also those of the kernel.
+pub fn times_differ(before: &MountRequest, after: &MountRequest) -> bool {
+    let times = |it: &MountRequest| (it.times.clone(), it.vfs.kernel_entry, it.vfs.kernel_attr);
+    times(before) != times(after)
+}
+
 /// Refuses changes that would have no effect, or that a running mount cannot make.
 fn check(before: &MountRequest, after: &MountRequest) -> Result<(), Problem> {
     let mode = after.vfs.consistency;
     let are_fixed = matches!(mode, Consistency::Strict | Consistency::Immutable);
-    if before.times != after.times && (after.times.is_off || are_fixed) {
+    if times_differ(before, after) && (after.times.is_off || are_fixed) {
         let why = "have no effect with consistency=strict, consistency=immutable and cache=no; \
             needs a new mount";
         return Err(Problem::new("time-outs", why));
@@ -253,6 +259,18 @@ mod tests {
         assert_eq!(value("prefetch"), Some("all"));
     }
 
+    #[test]
+    fn each_time_out_is_known_to_be_one() {
+        let before = request(&["h:", "/m", "-f", "-o", "max_conns=2,prefetch=all"]);
+        let differ = |option| times_differ(&before, &set(&before, &[option]).unwrap());
+        for option in ["acregmax=5", "attr_timeout=5", "entry_timeout=5", "negative_timeout=5"] {
+            assert!(differ(option), "{option}");
+        }
+        for option in ["max_conns=3", "soft=5", "prefetch=none"] {
+            assert!(!differ(option), "{option}");
+        }
+    }
+
     /// What is printed can be given back, and changes nothing.
     #[test]
     fn present_values_are_valid_words() {
@@ -297,7 +315,16 @@ mod tests {
         let passive = request(&["h:", "/m", "-o", "passive"]);
         assert!(set(&passive, &["max_conns=2"]).unwrap_err().contains("'passive' and 'max_conns'"));
         let strict = request(&["h:", "/m", "-o", "consistency=strict"]);
-        assert!(set(&strict, &["acregmax=5"]).unwrap_err().contains("no effect"));
+        let off = request(&["h:", "/m", "-o", "cache=no"]);
+        for (before, option) in [
+            (&strict, "acregmax=5"),
+            (&strict, "attr_timeout=5"),
+            (&off, "entry_timeout=5"),
+            (&off, "negative_timeout=5"),
+        ] {
+            let said = set(before, &[option]).unwrap_err();
+            assert!(said.contains("no effect"), "{option}: {said}");
+        }
     }
 
     #[test]
