@@ -85,10 +85,16 @@ impl EndSignals {
     /// Waits for the next request, which may consist of several signals; returns the number of the
     /// first one.
     pub async fn next(&mut self) -> i32 {
+        self.next_of(|_| true).await
+    }
+
+    /// As [`next`](Self::next), of the signals for which `is_request` is true. The others are
+    /// ignored, and no later signal belongs to one of them.
+    pub async fn next_of(&mut self, is_request: impl Fn(i32) -> bool) -> i32 {
         loop {
-            let kind = self.signals.next().await;
-            if self.requested.is_new(Instant::now()) {
-                return kind.as_raw_value();
+            let signal = self.signals.next().await.as_raw_value();
+            if is_request(signal) && self.requested.is_new(Instant::now()) {
+                return signal;
             }
         }
     }
@@ -139,6 +145,36 @@ mod tests {
         assert!(is_new(2000));
     }
 
+    /// Sends a signal to this process.
+    fn send(signal: &str) {
+        let process = std::process::id().to_string();
+        assert!(Command::new("kill").args([signal, &process]).status().unwrap().success());
+    }
+
+    #[test]
+    fn a_signal_that_is_no_request_does_not_hide_the_next_one() {
+        let test = "signals::tests::a_signal_that_is_no_request_does_not_hide_the_next_one";
+        if !is_inside(Command::new("env"), test) {
+            return;
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut signals = EndSignals::new().unwrap();
+            send("-TERM");
+            assert_eq!(signals.next().await, SignalKind::terminate().as_raw_value());
+            tokio::time::sleep(ONE_REQUEST).await;
+            send("-HUP");
+            let is_request = |signal| signal != SignalKind::hangup().as_raw_value();
+            let received = async |signals: &mut EndSignals, limit| {
+                tokio::time::timeout(limit, signals.next_of(is_request)).await.ok()
+            };
+            assert_eq!(received(&mut signals, Duration::from_millis(300)).await, None);
+            send("-TERM");
+            let second = received(&mut signals, Duration::from_secs(10)).await;
+            assert_eq!(second, Some(SignalKind::terminate().as_raw_value()));
+        });
+    }
+
     #[test]
     fn a_signal_that_was_ignored_at_the_start_stays_ignored() {
         let mut ignoring = Command::new("sh");
@@ -151,10 +187,7 @@ mod tests {
         runtime.block_on(async {
             let kinds = [SignalKind::hangup(), SignalKind::terminate()];
             let mut signals = HandledSignals::new(&kinds).unwrap();
-            for signal in ["-HUP", "-TERM"] {
-                let process = std::process::id().to_string();
-                assert!(Command::new("kill").args([signal, &process]).status().unwrap().success());
-            }
+            ["-HUP", "-TERM"].into_iter().for_each(send);
             assert_eq!(signals.next().await, SignalKind::terminate(), "SIGHUP was ignored");
         });
     }

@@ -47,6 +47,13 @@ impl Ending {
         }
     }
 
+    /// Waits until the waiting is to stop. From then on this returns at once.
+    pub async fn hurried(&self) {
+        self.hurry.notified().await;
+        // For those that wait later.
+        self.hurry.notify_one();
+    }
+
     /// Whether a signal has requested the end, or it has begun for another reason.
     pub fn is_requested(&self) -> bool {
         self.asked.load(Ordering::SeqCst) || self.begun.load(Ordering::SeqCst)
@@ -67,7 +74,7 @@ impl Ending {
         let why = tokio::select! {
             biased;
             () = vfs.drain() => return,
-            () = self.hurry.notified() => "interrupted by a signal".to_owned(),
+            () = self.hurried() => "interrupted by a signal".to_owned(),
             () = standstill(vfs) => format!("no reply for {} s", PATIENCE.as_secs()),
         };
         let left = Left::of(vfs);
@@ -134,6 +141,22 @@ async fn standstill(vfs: &Vfs) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_second_request_stops_every_wait() {
+        let ending = Ending::default();
+        let is_hurried = async || {
+            tokio::select! {
+                biased;
+                () = ending.hurried() => true,
+                () = std::future::ready(()) => false,
+            }
+        };
+        ending.requested();
+        assert!(!is_hurried().await);
+        ending.requested();
+        assert!(is_hurried().await && is_hurried().await);
+    }
 
     #[test]
     fn remaining_data_is_described() {

@@ -95,11 +95,9 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     let ending = adapter.clone();
     let stopping = tokio::spawn(async move {
         loop {
-            let signal = signals.next().await;
             // A terminal that is closed later does not mean that the data is to be given up.
-            if signal == libc::SIGHUP && ending.ending().is_requested() {
-                continue;
-            }
+            let is_request = |signal| signal != libc::SIGHUP || !ending.ending().is_requested();
+            signals.next_of(is_request).await;
             // A second request, or one after the unmount has begun, stops the waiting.
             ending.ending().requested();
             stopper.stop();
@@ -130,7 +128,6 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     let access = if request.mount.read_only { ", read-only" } else { "" };
     tracing::info!("mounted {}{access}", cli::printable(&request.source));
     let end = session.run().await;
-    stopping.abort();
     drop((asked, metrics));
     if end.abandoned > 0 {
         tracing::warn!(
@@ -139,7 +136,11 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
         );
     }
     // Data read last would otherwise be fetched again.
-    let _ = tokio::time::timeout(SETTLING_LIMIT, stack.settled()).await;
+    tokio::select! {
+        _ = tokio::time::timeout(SETTLING_LIMIT, stack.settled()) => {}
+        () = adapter.ending().hurried() => {}
+    }
+    stopping.abort();
     drop(stack);
     tracing::info!("unmounted");
     let mut code = ExitCode::from(EXIT_OK);
