@@ -7,6 +7,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,8 +16,9 @@ use std::time::Duration;
 use cli::{OrProblem, Problem, printable};
 use control::server::serve_connections;
 use rustix::fs::{Mode, fchmod};
+use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 use rustix::process::geteuid;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -153,20 +155,25 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     if present.uid() != geteuid().as_raw() {
         return Err(io::Error::other("the socket belongs to another user"));
     }
-    match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => Err(io::Error::other("another process listens on this socket")),
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)
+    // Without blocking: its process may be stopped, with as many connections waiting as it allows.
+    match connect(&unix_socket()?, &SocketAddrUnix::new(path)?) {
+        Ok(()) | Err(Errno::WOULDBLOCK) => {
+            Err(io::Error::other("another process listens on this socket"))
         }
-        Err(error) => Err(error),
+        Err(Errno::CONNREFUSED) => std::fs::remove_file(path),
+        Err(error) => Err(error.into()),
     }
+}
+
+fn unix_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
 /// A socket at `path` that only this user can connect to, from its first moment: Linux gives the
 /// file the mode of the socket.
 fn bind_unix(path: &Path) -> io::Result<Bound> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let socket = unix_socket()?;
     fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     let present = std::fs::symlink_metadata(path)?;
@@ -296,12 +303,26 @@ mod tests {
         let mut heard = String::new();
         stream.read_to_string(&mut heard).await.unwrap();
         assert!(heard.ends_with("\r\n\r\nx 1\n"), "{heard}");
-        let refused = |address| Bound::new(address).err().map(|problem| problem.to_string());
+        let refused =
+            |address: &Address| Bound::new(address).err().map(|problem| problem.to_string());
         assert!(refused(&address).unwrap().contains("another process listens"));
         drop(endpoint);
         assert!(!path.exists());
-        // Of a process that was killed.
-        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        // Of a process that is stopped, with as many connections waiting as it allows.
+        let stopped = unix_socket().unwrap();
+        let name = SocketAddrUnix::new(&path).unwrap();
+        bind(&stopped, &name).unwrap();
+        listen(&stopped, 0).unwrap();
+        let waiting = unix_socket().unwrap();
+        connect(&waiting, &name).unwrap();
+        assert_eq!(connect(unix_socket().unwrap(), &name), Err(Errno::WOULDBLOCK));
+        let own_address = address.clone();
+        let (sender, said) = std::sync::mpsc::channel();
+        std::thread::spawn(move || sender.send(refused(&own_address)));
+        let said = said.recv_timeout(Duration::from_secs(10)).unwrap();
+        assert!(said.unwrap().contains("another process listens"));
+        // It was killed.
+        drop((stopped, waiting));
         let bound = Bound::new(&address).unwrap();
         // Another file has taken the name.
         std::fs::remove_file(&path).unwrap();
