@@ -21,6 +21,7 @@ use cli::{OrProblem, Problem, printable};
 use crate::config_file::{Configuration, Places};
 use crate::mount::command_line::{SavedMount, is_name};
 use crate::mount::server_arguments::{flag_words, portable};
+use crate::sources;
 use control::inside::about;
 
 /// The words of the command line.
@@ -116,6 +117,16 @@ fn units(arguments: &Arguments, places: &Places) -> Result<Vec<Unit>, Problem> {
     if arguments.user {
         let text = service(&source, &place, &options)?;
         return Ok(vec![Unit { name: format!("sshoal-{name}.service"), text }]);
+    }
+    if sources::split_list(&arguments.source).len() != 1 {
+        return Err(Problem::new(
+            format!("source '{}'", printable(&arguments.source)),
+            "mount(8) would read it as several sources, separated by spaces",
+        )
+        .hint(format!(
+            "define it as [mount.NAME] in {}, and give this name",
+            printable(&places.system)
+        )));
     }
     Ok(vec![
         Unit { name: format!("{name}.mount"), text: mount_unit(&source, &place, &options, &name) },
@@ -398,11 +409,15 @@ mod tests {
             ("h:/a", "/m", "idmap=file,uidfile=ids", "options: contain a relative path"),
             ("h:/a", "/m", "IdentityFile=key", "options: contain a relative path"),
             ("-x", "/m", "ro", "source"),
+            ("h:/My Docs a:b", "/m", "ro", "would read it as several sources"),
         ] {
             let said = units(&arguments(source, place, &[options], false));
             let said = said.unwrap_err().to_string();
             assert!(said.contains(why), "{said}");
         }
+        // A service passes a source as one word.
+        let service = units(&arguments("h:/My Docs a:b", "/m", &[], true)).unwrap();
+        assert!(service[0].text.contains(" -- \"h:/My Docs a:b\" "), "{}", service[0].text);
         let options = "idmap=file,uidfile=/ids,IdentityFile=~/.ssh/key,log=journal";
         assert!(units(&arguments("h:/a", "m", &[options], false)).is_ok());
     }
