@@ -231,6 +231,7 @@ fn repeat(
                 Seen::Ended(why) => {
                     eprintln!("sshoal: {}: {why}", mount.name);
                     ended.push(index);
+                    code = EXIT_FAILURE;
                 }
             }
         }

@@ -405,6 +405,11 @@ fn a_daemon_that_hangs_or_is_dead_and_other_users_are_told() {
     for words in [&["stats", "--total"][..], &["stats", "-n", "5"], &["profile"]] {
         refused(words, "`sshoal umount` removes it");
     }
+    // Also while another mount answers.
+    let other = mounted(&world, &[]);
+    let ended = stats(&other, &[place.to_str().unwrap(), "-n", "1", "-i", "0.1"]);
+    assert_eq!((ended.status.code(), ended.stdout.lines().count()), (Some(1), 3), "{ended:?}");
+    other.unmount();
     assert!(umount(&[], &place).status.success());
     refused(&["stats"], "nothing is mounted here");
 }
