@@ -77,15 +77,16 @@ pub fn run(watched: Vec<Watched>, interval: Duration) -> anyhow::Result<ExitCode
     Ok(ExitCode::from(code))
 }
 
-/// Reads the counters of all mounts until the view has ended.
-fn sample(mut watched: Vec<Watched>, interval: Duration, sender: &Sender<Message>) {
-    loop {
+/// Reads the counters of each mount until it has ended, or the view has.
+fn sample(watched: Vec<Watched>, interval: Duration, sender: &Sender<Message>) {
+    let mut watched: Vec<_> = watched.into_iter().enumerate().collect();
+    while !watched.is_empty() {
         let began = Instant::now();
-        for (index, mount) in watched.iter_mut().enumerate() {
-            if sender.send(Message::Sample(index, mount.sample())).is_err() {
-                return;
-            }
-        }
+        watched.retain_mut(|(index, mount)| {
+            let seen = mount.sample();
+            let is_last = matches!(seen, Seen::Ended(_));
+            sender.send(Message::Sample(*index, seen)).is_ok() && !is_last
+        });
         thread::sleep(interval.saturating_sub(began.elapsed()));
     }
 }
@@ -377,6 +378,24 @@ mod tests {
             assert!(text.contains(words), "{words}\n{text}");
         }
         assert!(text.contains('█') && text.contains('▂'), "{text}");
+    }
+
+    #[test]
+    fn a_mount_that_has_ended_is_not_queried_again() {
+        let mount = mountinfo::Mount {
+            device: mountinfo::Device { major: 0, minor: u32::MAX },
+            root: "/".into(),
+            mountpoint: "/mnt".into(),
+            kind: "fuse.sshoal".into(),
+            source: "host:".into(),
+            owner: None,
+            options: "".into(),
+        };
+        let (sender, messages) = channel();
+        let watched = vec![Watched::new(mount)];
+        thread::spawn(move || super::sample(watched, Duration::from_millis(1), &sender));
+        let seen: Vec<Message> = messages.iter().take(2).collect();
+        assert!(matches!(seen[..], [Message::Sample(0, Seen::Ended(_))]));
     }
 
     #[test]
