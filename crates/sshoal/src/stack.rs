@@ -52,6 +52,25 @@ pub struct Stack {
     blueprint: Blueprint,
     /// The sources in the order of the branches.
     sources: Mutex<Vec<Arc<Source>>>,
+    bounds: Arc<CacheBounds>,
+}
+
+/// The bounds of the disk cache as they were last set: its size and the free space in bytes. Tasks
+/// apply them, in any order.
+#[derive(Default)]
+struct CacheBounds {
+    wanted: Mutex<(Option<u64>, Option<u64>)>,
+    /// Held while they are applied.
+    applying: Mutex<()>,
+}
+
+impl CacheBounds {
+    /// Applies the bounds that are wanted by the time when no other task does.
+    fn apply(&self, set: impl FnOnce(Option<u64>, Option<u64>)) {
+        let _alone = self.applying.lock();
+        let (size, free) = *self.wanted.lock();
+        set(size, free);
+    }
 }
 
 /// One source, and the layers that serve it.
@@ -118,7 +137,8 @@ impl Stack {
                 (union.clone(), Some(union))
             }
         };
-        Ok(Stack { remote, union, blueprint, sources: Mutex::new(sources) })
+        let (sources, bounds) = (Mutex::new(sources), Arc::default());
+        Ok(Stack { remote, union, blueprint, sources, bounds })
     }
 
     /// The request of the mount.
@@ -215,9 +235,12 @@ impl Stack {
         }
         let store = self.disk().and_then(|disk| disk.store.as_ref().ok()).cloned();
         if let Some((store, options)) = store.zip(request.disk.as_ref()) {
-            let (size, free) = (options.size_bytes, options.free_bytes);
+            *self.bounds.wanted.lock() = (options.size_bytes, options.free_bytes);
+            let bounds = self.bounds.clone();
             // Writes a file on a disk that may hang.
-            drop(tokio::task::spawn_blocking(move || store.set_bounds(size, free)));
+            drop(tokio::task::spawn_blocking(move || {
+                bounds.apply(|size, free| store.set_bounds(size, free));
+            }));
         }
     }
 
@@ -698,5 +721,19 @@ mod tests {
             let password = &added.hosts[0].connector.dialer.config().password;
             assert_eq!(password.is_some(), has_password, "{name}");
         }
+    }
+
+    #[test]
+    fn the_bounds_that_were_set_last_are_applied_by_each_task() {
+        let bounds = CacheBounds::default();
+        let mut applied = Vec::new();
+        for size in [1, 2] {
+            *bounds.wanted.lock() = (Some(size), None);
+        }
+        // The task of the first change may be the last one to run.
+        for _ in 0..2 {
+            bounds.apply(|size, free| applied.push((size, free)));
+        }
+        assert_eq!(applied, [(Some(2), None); 2]);
     }
 }
