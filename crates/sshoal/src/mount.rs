@@ -8,7 +8,7 @@ pub mod help;
 mod idmap;
 mod occupied;
 pub mod option_string;
-mod option_table;
+pub mod option_table;
 pub mod request;
 mod saved;
 pub mod server_arguments;

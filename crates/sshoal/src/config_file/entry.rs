@@ -10,8 +10,8 @@ use toml::de::{DeTable, DeValue};
 
 use super::document::{Reader, in_order};
 use crate::mount::command_line::{self, Layer, SavedMount};
-use crate::mount::option_string;
 use crate::mount::ssh_keywords::{self, Keyword};
+use crate::mount::{option_string, option_table};
 use crate::sources::{self, BranchWord, SourceSpec, WORDS};
 
 /// A mount of one file. Numbers are lines.
@@ -298,7 +298,11 @@ fn words(
         // TOML has octal numbers: `umask = 0o022`.
         DeValue::Integer(number) if matches!(number.radix(), 8 | 10) => with(number.as_str()),
         DeValue::Float(number) => with(number.as_str()),
-        DeValue::Boolean(on) if ssh_keywords::is_keyword(OsStr::new(name)) => {
+        // As on the command line, `user` without a value is the option and not the keyword.
+        DeValue::Boolean(on)
+            if ssh_keywords::is_keyword(OsStr::new(name))
+                && option_table::find(OsStr::new(name)).is_none() =>
+        {
             with(if *on { "yes" } else { "no" })
         }
         DeValue::Boolean(true) => vec![Some(OsString::from(name))],
@@ -362,6 +366,8 @@ umask = 0o022
 fsname = 'a,b=c'
 allow_other = true
 ro = false
+user = true
+nouser = true
 Compression = false
 IdentityFile = ['k1', 'k2']
 ";
@@ -374,6 +380,8 @@ IdentityFile = ['k1', 'k2']
                 "fsname=a,b=c",
                 "allow_other",
                 "not ro",
+                "user",
+                "nouser",
                 "Compression=no",
                 "IdentityFile=k1",
                 "IdentityFile=k2",
