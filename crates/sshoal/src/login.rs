@@ -8,8 +8,7 @@ use std::path::PathBuf;
 
 use cli::{OrProblem, Problem, printable};
 use control::status::{HostStatus, MountStatus, State};
-use control::{Wish, client};
-use rustix::process::geteuid;
+use control::{Wish, client, inside};
 
 /// The words of the command line.
 #[derive(Debug, clap::Args)]
@@ -26,9 +25,8 @@ pub fn run(arguments: &Arguments) -> Result<(), Problem> {
     let Arguments { mountpoint, host } = arguments;
     let mount = client::mount_at(mountpoint)?;
     let silent = |why| client::problem(mountpoint, why);
-    if let Some(owner) = mount.owner.filter(|owner| *owner != geteuid().as_raw()) {
-        return Err(silent(client::Silence::Foreign(owner)));
-    }
+    client::only_own(&mount, "log in for it")
+        .map_err(|why| Problem::new(inside::about(mountpoint), why))?;
     let found = client::find(&mount).map_err(silent)?;
     let status = client::status(&found).map_err(silent)?;
     let host = match host {

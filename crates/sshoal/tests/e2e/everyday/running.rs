@@ -223,6 +223,8 @@ fn only_the_owner_of_a_mount_runs_commands_through_it() {
     let ended = by_other(mount.place(), &words);
     assert_eq!(ended.status.code(), Some(125), "{ended:?}");
     assert!(ended.stderr.contains("only that user may run commands through it"), "{ended:?}");
+    let ended = by_other(Path::new("/"), &["login".as_ref(), mount.place().as_ref()]);
+    assert!(ended.stderr.contains("only that user may log in for it"), "{ended:?}");
     mount.unmount();
 
     // Without allow_other, the kernel lets nobody else in.
