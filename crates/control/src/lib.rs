@@ -11,6 +11,7 @@
 //! | [`record`] | records of mounts |
 //! | [`client`] | the command's side: sends a request, waits for the reply |
 //! | [`inside`] | finds the mount that contains a path |
+//! | [`probe`] | whether a mounted file system answers |
 //! | [`seen`] | the state of mounts, also of those whose daemon does not answer |
 //! | [`server`] | the daemon's side: accepts requests, answers them |
 //! | [`status`] | the status of a mount |
@@ -25,7 +26,9 @@
 //! 2. The length of lines, the number of connections and the time that a peer may take are bounded
 //!    on both sides. The connection to a silent or too verbose peer is closed; no other waits for
 //!    it.
-//! 3. Nothing here accesses the mounted file system, so a mount that hangs blocks no command.
+//! 3. A mount that hangs blocks no command. Its file system is accessed only by a separate process,
+//!    for a limited time ([`probe`]), or by a thread, for which a command waits only while the daemon
+//!    answers ([`client::patiently`]).
 //!
 //! Both sides are the same program, perhaps of different versions: a request carries the version of
 //! the protocol, and a daemon reports a request that it does not understand.

@@ -1,8 +1,7 @@
 //! `sshoal stats`: the counters of mounts, once or again and again.
 //!
-//! The daemons are queried over their [control sockets](control); no mounted file system is
-//! accessed. A daemon that does not answer is queried again at the next interval. When no mount is
-//! left, the command ends with exit code 1.
+//! The daemons are queried over their [control sockets](control). A daemon that does not answer is
+//! queried again at the next interval. When no mount is left, the command ends with exit code 1.
 
 pub mod endpoint;
 pub mod interval;

@@ -1,5 +1,5 @@
-//! The daemon's side of `status`, `stats`, `profile`, `branch`, `cache`, `run`, `where` and `set`:
-//! reports the state of a mount, and changes its branches and options.
+//! The daemon's side of the commands about a mount ([`Wish`]): reports its state, changes its
+//! branches and options, and keeps passwords that are given later.
 //!
 //! When a branch was added or removed, everything cached above the union is invalidated, in the
 //! kernel too ([`Adapter::refresh`]), before the reply is sent: the caller sees the change.

@@ -286,8 +286,8 @@ fn record(mount: &Mount) -> Option<Record> {
         .ok()
 }
 
-/// Starts the server that answers `sshoal status`, `stats`, `profile`, `branch` and `cache`, until
-/// it is dropped.
+/// Starts the server that answers the commands about this mount ([`control::Wish`]), until it is
+/// dropped.
 fn answers(record: &mut Record, mount: Arc<Controlled>) -> Option<Server> {
     let listener = record.listen().map_err(anyhow::Error::from);
     let started = listener.and_then(|listener| Ok(Server::start(listener, mount)?));
