@@ -62,6 +62,13 @@ impl Server {
             rustix::fs::fcntl_setfl(&fd, native & OFlags::APPEND)?;
         }
         let file_system = self.paths.file_system(&fd);
+        // What is written there leads out of the root: into the memory of this process.
+        if self.paths.has_root()
+            && native.intersects(OFlags::WRONLY | OFlags::RDWR)
+            && file_system.is_some_and(|it| self.paths.is_procfs(it.device, &fd))
+        {
+            return Err(Errno::ACCESS.into());
+        }
         let file = File { fd, inode: inode(&stat), opened: Instant::now(), file_system };
         Ok(Some(Reply::Handle(self.handles.insert(Open::File(Arc::new(file)))?)))
     }

@@ -45,6 +45,9 @@ const UNNUMBERED_NAMES: [&[u8]; 6] = [b"msdos", b"vfat", b"exfat", b"vboxsf", b"
 /// overlayfs.
 const OVERLAY_KIND: u32 = 0x794c_7630;
 
+/// procfs.
+const PROC_KIND: u32 = 0x9fa0;
+
 /// Longest path, with the NUL at its end.
 const PATH_MAX: usize = 4096;
 
@@ -89,6 +92,7 @@ pub(crate) enum Numbers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileSystemType {
     is_local: bool,
+    is_procfs: bool,
     numbers: Numbers,
 }
 
@@ -101,7 +105,7 @@ impl FileSystemType {
             _ if UNNUMBERED_KINDS.contains(&kind) => Numbers::Nothing,
             _ => Numbers::Identities,
         };
-        FileSystemType { is_local, numbers }
+        FileSystemType { is_local, is_procfs: kind == PROC_KIND, numbers }
     }
 
     /// The type of a mount of the table.
@@ -116,7 +120,8 @@ impl FileSystemType {
             _ if UNNUMBERED_NAMES.contains(&name) || is_numbered_here => Numbers::Nothing,
             _ => Numbers::Identities,
         };
-        FileSystemType { is_local: LOCAL_NAMES.contains(&kind), numbers }
+        let is_local = LOCAL_NAMES.contains(&kind);
+        FileSystemType { is_local, is_procfs: name == b"proc", numbers }
     }
 }
 
@@ -286,13 +291,22 @@ impl Paths {
         self.type_of(device).is_some_and(|found| found.is_local)
     }
 
-    /// What the inode numbers of a device show. The kernel is asked for the type of the file system,
-    /// by an open `file` of it, only if the table of mounts does not contain the device: with btrfs,
-    /// with some files of overlayfs, and in mounts of other namespaces.
+    /// What the inode numbers of a device show. `file` is an open file of it.
     pub(crate) fn numbers(&self, device: Device, file: impl AsFd) -> Numbers {
+        self.type_at(device, file).map_or(Numbers::Nothing, |found| found.numbers)
+    }
+
+    /// Whether a device is a procfs. `file` is an open file of it.
+    pub(crate) fn is_procfs(&self, device: Device, file: impl AsFd) -> bool {
+        self.type_at(device, file).is_some_and(|found| found.is_procfs)
+    }
+
+    /// The type of the file system. The kernel is asked for it, by an open `file` of it, only if the
+    /// table of mounts does not contain the device: with btrfs, with some files of overlayfs, and in
+    /// mounts of other namespaces.
+    fn type_at(&self, device: Device, file: impl AsFd) -> Option<FileSystemType> {
         let asked = || fstatfs(file).map(|found| FileSystemType::of_kind(found.f_type as u32));
-        let found = self.type_of(device).or_else(|| asked().ok());
-        found.map_or(Numbers::Nothing, |found| found.numbers)
+        self.type_of(device).or_else(|| asked().ok())
     }
 
     fn type_of(&self, device: Device) -> Option<FileSystemType> {

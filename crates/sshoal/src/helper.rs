@@ -23,6 +23,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use cli::{EXIT_OK, Problem, printable};
+use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use tracing::level_filters::LevelFilter;
 
 /// The words of the command line. The short options are those of `sftp-server`.
@@ -79,6 +80,9 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let direct = if arguments.no_direct { None } else { arrival_address() };
     let (read_only, root) = (arguments.read_only, arguments.root.clone());
     let options = helper::Options { read_only, root, direct };
+    // Or the client could execute code: it could write to the memory of this process through
+    // `/proc/self/mem`, whose owner is root then. Where this fails, it is served all the same.
+    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
     let input = stream(io::stdin())?;
     helper::serve(input, stream(io::stdout())?, &options)
         .map_err(|error| problem(printable(error.to_string())))?;

@@ -207,7 +207,6 @@ fn the_parent_of_the_root_is_the_root() {
     client.end().unwrap();
 }
 
-/// A device that the client could make would lead out of the root.
 /// Elsewhere, each query takes a round trip, and most clients have no use for the answer.
 #[test]
 fn only_on_local_file_systems_is_it_known_whether_there_are_extended_attributes() {
@@ -229,6 +228,22 @@ fn only_on_local_file_systems_is_it_known_whether_there_are_extended_attributes(
     client.end().unwrap();
 }
 
+/// Class of attack: by `/proc/PID/mem` a client with files only executes code.
+#[test]
+fn no_process_is_changed_through_a_root_with_procfs() {
+    let mut client = Client::new(Options { root: Some("/".into()), ..Options::default() });
+    let attrs = FileAttrs::default();
+    for path in [&b"proc/self/mem"[..], b"/proc/thread-self/mem", b"/proc/self/comm"] {
+        for flags in [OpenFlags::WRITE, OpenFlags::READ | OpenFlags::WRITE] {
+            let reply = client.call(Request::Open { path, flags, attrs });
+            assert_eq!(refused(&reply), Some(StatusCode::PERMISSION_DENIED), "{reply:?}");
+        }
+    }
+    client.handle(Request::Open { path: b"/proc/self/comm", flags: OpenFlags::READ, attrs });
+    client.end().unwrap();
+}
+
+/// A device that the client could make would lead out of the root.
 #[test]
 fn no_device_is_made_below_a_root() {
     let dir = tempfile::tempdir().unwrap();

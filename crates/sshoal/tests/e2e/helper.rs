@@ -43,7 +43,7 @@ pub fn plan_with_helper(name: &str) -> Plan {
 }
 
 /// OpenSSH's client with these commands, over the helper started in the served directory.
-fn sftp(world: &World, options: &str, batch: &str) -> crate::process::Ended {
+pub fn sftp(world: &World, options: &str, batch: &str) -> crate::process::Ended {
     let served = world.served("");
     let server = format!("{} helper -d {} {options}", program_path().display(), served.display());
     let script = world.local("batch");

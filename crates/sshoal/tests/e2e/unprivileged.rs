@@ -15,6 +15,7 @@ use rustix::process::{Signal, geteuid};
 use sandbox::sshd::{Options, SftpServer};
 
 use crate::behaviours::pattern;
+use crate::helper::sftp;
 use crate::mount::{is_mounted, umount};
 use crate::process::{eventually, run, run_within, succeed};
 use crate::status::status;
@@ -271,6 +272,25 @@ fn everyday_commands_work() {
             assert_eq!(ended.stdout, format!("{}\n", dir.display()), "{ended:?}");
         }
         mount.unmount();
+    });
+}
+
+/// Class of attack: a client with files only executes code by `/proc/self/mem`.
+#[test]
+fn the_helper_keeps_its_memory_from_its_client() {
+    as_ordinary_user("the_helper_keeps_its_memory_from_its_client", || {
+        let world = world();
+        fs::write(world.local("file"), "content").unwrap();
+        // What the helper reaches through its own descriptors still works.
+        let ended = sftp(&world, "", "pwd\nput file copy\nchmod 600 copy\nget copy back\n");
+        assert_eq!(ended.status.code(), Some(0), "{ended:?}");
+        assert_eq!(fs::read(world.local("back")).unwrap(), b"content");
+        for own in ["self", "thread-self"] {
+            let ended = sftp(&world, "", &format!("put file /proc/{own}/mem\n"));
+            assert_eq!(ended.status.code(), Some(1), "{ended:?}");
+            let refused = format!("open \"/proc/{own}/mem\": Permission denied");
+            assert!(ended.stderr.contains(&refused), "{ended:?}");
+        }
     });
 }
 
