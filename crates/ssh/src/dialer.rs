@@ -207,10 +207,9 @@ impl Dialer {
             TypedPassword::Noted => false,
             TypedPassword::Kept => true,
         };
-        let askers = match self.effective().await {
-            _ if !effective::is_ssh(self.program().0) => Askers::default(),
-            Some(settings) => Askers::by(settings),
-            None => Askers::by_source(&self.config.destination),
+        let askers = match effective::is_ssh(self.program().0) {
+            true => Askers::by(self.effective().await),
+            false => Askers::default(),
         };
         Relay::open(&self.keeper, keeps, askers)
     }
@@ -269,10 +268,7 @@ impl Dialer {
         if !effective::is_ssh(self.program().0) {
             return Askers::default();
         }
-        match self.query().await {
-            Some(settings) => Askers::by(&settings),
-            None => Askers::by_source(&self.config.destination),
-        }
+        Askers::by(self.query().await.as_ref())
     }
 
     /// The program, and the words of the ssh command after it.

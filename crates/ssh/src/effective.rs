@@ -83,6 +83,12 @@ impl Effective {
         (Some(ciphers) == first(&self.default, "ciphers")).then_some(ciphers)
     }
 
+    /// Whether each prompt for a password begins with user and host: since OpenSSH 8.5, which
+    /// introduced this keyword.
+    pub fn names_hosts_in_prompts(&self) -> bool {
+        self.get("pubkeyacceptedalgorithms").is_some()
+    }
+
     /// Whether the connection uses a proxy command or a jump host.
     pub fn has_proxy(&self) -> bool {
         let set = |keyword| self.get(keyword).is_some_and(|value| value != "none");

@@ -4,8 +4,9 @@
 //! own with a pseudo-terminal, and this process writes the answer to the other end.
 //!
 //! The ssh of a jump host prompts on the same terminal, and a server chooses part of the text of
-//! its prompts. So with a jump host or proxy command, or if ssh does not print its settings, only a
-//! prompt that begins with the destination's own user and host is answered.
+//! its prompts. So with a jump host or proxy command only a prompt that begins with the
+//! destination's own user and host is answered. Before OpenSSH 8.5 a server chooses all of some
+//! prompts; so with that, or if ssh does not print its settings, none is answered.
 //!
 //! Invariants: the password is written only at a password prompt of the destination, and at most
 //! [`ANSWERS_MAX`] times; the terminal does not echo.
@@ -20,7 +21,6 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use crate::config::Password;
-use crate::destination::Destination;
 use crate::effective::Effective;
 use crate::relay::Relay;
 use crate::stream::polled;
@@ -41,10 +41,14 @@ pub(crate) struct Askers {
 }
 
 impl Askers {
-    /// From the user's settings.
-    pub(crate) fn by(settings: &Effective) -> Askers {
+    /// From the user's settings; `None` if ssh does not print them: there may be a jump host.
+    pub(crate) fn by(settings: Option<&Effective>) -> Askers {
+        let Some(settings) = settings else { return Askers::none() };
         if !settings.has_proxy() {
             return Askers::default();
+        }
+        if !settings.names_hosts_in_prompts() {
+            return Askers::none();
         }
         let get = |keyword| settings.get(keyword).filter(|value| *value != "none");
         // ssh uses this name in its prompts.
@@ -52,22 +56,15 @@ impl Askers {
             Some(alias) => alias.to_owned(),
             None => get("hostname").unwrap_or_default().to_lowercase(),
         };
-        Askers::of(get("user").unwrap_or_default(), &host)
-    }
-
-    /// From the names in the source, if ssh does not print its settings: there may be a jump host.
-    pub(crate) fn by_source(destination: &Destination) -> Askers {
-        match destination.user() {
-            Some(user) => Askers::of(user, &destination.host().to_lowercase()),
-            None => Askers { beginnings: Some(Vec::new()) },
-        }
-    }
-
-    fn of(user: &str, host: &str) -> Askers {
-        // Of the method `password`, and of `keyboard-interactive` since OpenSSH 8.5; before, the
-        // latter's prompt is only the server's text.
+        let user = get("user").unwrap_or_default();
+        // Of the methods `password` and `keyboard-interactive`.
         let beginnings = vec![format!("{user}@{host}'s password:"), format!("({user}@{host}) ")];
         Askers { beginnings: Some(beginnings) }
+    }
+
+    /// No prompt is certainly the destination's.
+    fn none() -> Askers {
+        Askers { beginnings: Some(Vec::new()) }
     }
 
     /// Whether a prompt, with all text before it, is the destination's.
@@ -310,9 +307,10 @@ mod tests {
 
     /// Through a jump host.
     fn wary(settings: &str) -> Answerer {
-        let settings = format!("proxyjump gate\nuser me\nhostname Inner.Example\n{settings}");
-        let askers = Askers::by(&Effective::from_answers(&settings, ""));
-        Answerer::new(known(None), askers)
+        let settings = format!(
+            "proxyjump gate\nuser me\nhostname Inner.Example\npubkeyacceptedalgorithms all\n{settings}"
+        );
+        Answerer::new(known(None), Askers::by(Some(&Effective::from_answers(&settings, ""))))
     }
 
     /// Class of attack: the password of one host is given to another.
@@ -346,6 +344,23 @@ mod tests {
         assert_eq!(answerer.hear(b"\r\n"), None);
         let answer = answerer.hear(b"me@inner.example's password: ");
         assert!(matches!(answer, Some(Answer::HangUp { .. })), "{answer:?}");
+    }
+
+    /// Class of attack: as above. Before OpenSSH 8.5 a prompt may be only the server's text.
+    #[test]
+    fn with_an_old_ssh_no_prompt_is_known_to_be_the_destinations() {
+        let old = "user me\nhostname inner\npubkeyacceptedkeytypes all\n";
+        let through = Effective::from_answers(&format!("proxyjump gate\n{old}"), "");
+        let answer = |settings: Option<&Effective>| {
+            let mut answerer = Answerer::new(known(None), Askers::by(settings));
+            answerer.hear(b"me@inner's password: ")
+        };
+        for settings in [None, Some(&through)] {
+            let answer = answer(settings);
+            assert!(matches!(answer, Some(Answer::HangUp { .. })), "{answer:?}");
+        }
+        let direct = Effective::from_answers(old, "");
+        assert_eq!(answer(Some(&direct)), Some(Answer::Password));
     }
 
     #[test]

@@ -302,12 +302,13 @@ mod tests {
     const OURS: &str = "me@inner's password:";
 
     fn typed(keeper: &Keeper, question: &str, text: &str) {
-        let settings = Effective::from_answers("proxyjump gate\nuser me\nhostname inner\n", "");
+        let settings = "proxyjump gate\nuser me\nhostname inner\npubkeyacceptedalgorithms all\n";
+        let settings = Effective::from_answers(settings, "");
         let mut heard = Heard::default();
         heard.add(question.as_bytes());
         let mut secret = Secret::with_room(100).unwrap();
         assert!(text.bytes().all(|byte| secret.push(byte)));
-        let is_ours = heard.is_password_of(&Askers::by(&settings));
+        let is_ours = heard.is_password_of(&Askers::by(Some(&settings)));
         keeper.answered(heard.question(), is_ours.then_some(secret));
     }
 

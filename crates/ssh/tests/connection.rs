@@ -133,19 +133,19 @@ async fn a_jump_host_that_the_settings_hide_gets_no_password() {
     };
     let (ours, gates) = ("me@inner's password: ", "me@gate's password: ");
 
-    let at_home = "user me\nhostname inner\n";
+    let at_home = "user me\nhostname inner\npubkeyacceptedalgorithms all\n";
     let away = format!("{at_home}proxyjump gate\n");
     let dialer = dialer_of(b"inner:");
     assert_eq!(answer(&dialer, Some(at_home), ours).await, "[secret]\n");
     assert_eq!(answer(&dialer, Some(&away), gates).await, "");
     assert_eq!(answer(&dialer, Some(&away), ours).await, "[secret]\n");
 
-    // Without settings only the names in the source are known.
-    assert_eq!(answer(&dialer, None, gates).await, "");
-    assert_eq!(answer(&dialer, None, ours).await, "");
+    // Before OpenSSH 8.5, and without settings, the gate may choose the whole prompt.
+    let old = away.replace("algorithms", "keytypes");
+    assert_eq!(answer(&dialer, Some(&old), ours).await, "");
     let dialer = dialer_of(b"me@inner:");
     assert_eq!(answer(&dialer, None, gates).await, "");
-    assert_eq!(answer(&dialer, None, ours).await, "[secret]\n");
+    assert_eq!(answer(&dialer, None, ours).await, "");
 }
 
 #[tokio::test]
