@@ -1,9 +1,10 @@
 //! Locks: those of the client's owners, and the requests that wait for one.
 //!
-//! A request that cannot be granted leaves the schedule and waits here: a thread repeats all of
-//! them, and another one those for file systems that may never answer, after pauses that grow to a tenth of a second, and at once after an unlock by this client.
-//! It answers each after the time that the client has set, at most [`MAX_WAIT`]; the client then
-//! repeats it, so that neither side waits for a dead peer.
+//! A request that cannot be granted leaves the schedule and waits here. One thread repeats those for
+//! local file systems, and another one all others, which may never be answered: after pauses that
+//! grow to a tenth of a second, and at once after an unlock by this client. A request is answered
+//! after the time that the client has set, at most [`MAX_WAIT`]; the client then repeats it, so that
+//! neither side waits for a dead peer.
 //!
 //! A client may cancel a request whose answer it has not read. So the last grants are remembered
 //! with what they have replaced.
@@ -234,8 +235,6 @@ impl Locks {
     }
 }
 
-impl Waiter {}
-
 /// Whether another owner has a lock that excludes the requested one.
 fn is_excluded<T>(result: &Result<T>) -> bool {
     matches!(result, Err(Failure::System(Errno::AGAIN)))
@@ -250,6 +249,8 @@ impl Server {
         request: LockRequest,
     ) -> Result<Option<Reply>> {
         let locks = &self.locks;
+        // From now on the id is that of this request.
+        locks.state.lock().granted.retain(|(granted, _)| *granted != id);
         match request {
             LockRequest::Set { owner, range, kind: None, .. } => {
                 let file = self.handles.file(handle)?;

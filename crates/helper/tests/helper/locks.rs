@@ -114,6 +114,24 @@ fn a_waiting_request_delays_no_other_one_and_can_be_cancelled() {
     two.client.end().unwrap();
 }
 
+/// Ids are used again.
+#[test]
+fn a_cancelled_request_ends_no_earlier_lock_with_its_id() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut one, mut two) = (Locker::of(dir.path()), Locker::of(dir.path()));
+    assert_eq!(two.set(TWO, range(5, 9), WRITE), 0);
+    for (wanted, result) in [(range(0, 4), 0), (range(5, 9), EAGAIN)] {
+        one.send(70, set(ONE, wanted, WRITE, 0));
+        let (id, reply) = one.client.receive();
+        assert_eq!((id, errno(&reply)), (70, result));
+    }
+    one.send(71, LockRequest::Cancel { id: 70 });
+    assert_eq!(one.client.receive().0, 71);
+    assert_eq!(two.set(TWO, range(0, 4), WRITE), EAGAIN, "the lock is kept");
+    one.client.end().unwrap();
+    two.client.end().unwrap();
+}
+
 #[test]
 fn requests_that_wait_are_bounded_and_end_with_their_handle() {
     let dir = tempfile::tempdir().unwrap();
