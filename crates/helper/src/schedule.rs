@@ -202,12 +202,12 @@ impl<T> Schedule<T> {
         self.requests.values().any(|entry| entry.file_system.is_some())
     }
 
-    /// Whether a request may wait for one that [`Schedule::overtake`] is about, or will.
+    /// Whether a request may wait for one that [`Schedule::overtake`] is about, or will: also for one
+    /// that waits itself, since it may begin while the client is silent.
     pub(crate) fn is_held_up(&self) -> bool {
         let all = || self.requests.values();
         all().any(|entry| entry.request.is_some())
-            && all()
-                .any(|entry| entry.request.is_none() && entry.yields || entry.file_system.is_some())
+            && all().any(|entry| entry.yields || entry.file_system.is_some())
     }
 
     /// Whether the requests that are being executed or answered are all such ones.
@@ -475,6 +475,19 @@ mod tests {
         assert!(schedule.finish(second).is_empty());
         assert_eq!(schedule.finish(hung).len(), 1);
         assert!(!schedule.is_held_up());
+    }
+
+    /// The thread that reads requests sleeps until one arrives, or until this has to be checked again.
+    #[test]
+    fn changes_do_not_wait_forever_for_a_copy_that_has_waited_itself() {
+        let mut schedule = Schedule::default();
+        let (written, _) = schedule.add(write(), false, None, "write");
+        let (_, now) = schedule.add(write(), true, None, "copy");
+        assert!(now.is_none());
+        let (looked, now) = schedule.add(stat(), false, None, "stat");
+        assert!(now.is_none() && schedule.is_held_up());
+        assert_eq!(schedule.finish(written).len(), 1);
+        assert_eq!(schedule.overtake(Duration::ZERO), [(looked, "stat")]);
     }
 
     const HUNG: Option<FileSystem> = Some(FileSystem { device: (0, 7), is_certain: true });
