@@ -87,10 +87,13 @@ impl Keeper {
     fn answered(&self, question: String, secret: Option<Secret>) {
         let mut keeping = self.0.lock();
         match secret {
-            // After a wrong one ssh asks again.
+            // After a wrong one ssh asks again, with the same words. Other words are for another
+            // secret, such as a new password.
             Some(secret) => {
-                let password = Password::of(secret);
-                keeping.typed = Some(Known { password, question: Some(question) });
+                let (password, question) = (Password::of(secret), Some(question));
+                let is_other = keeping.typed.as_ref().is_some_and(|it| it.question != question);
+                keeping.has_other |= is_other;
+                keeping.typed = Some(Known { password, question });
             }
             None if is_host_key(&question) => {}
             None => keeping.has_other = true,
@@ -342,6 +345,17 @@ mod tests {
         assert!(!keeper.refused(number) && keeper.state() == PasswordState::Kept);
         let (_, number) = keeper.kept();
         assert!(keeper.refused(number) && keeper.state() == PasswordState::Needed);
+    }
+
+    /// A server that lets a user log in only with a new password.
+    #[test]
+    fn a_changed_password_is_not_kept() {
+        let keeper = Keeper::default();
+        for question in [OURS, "Current password:", "New password:", "Retype new password:"] {
+            keeper.answered(question.to_owned(), Some(Secret::with_room(1).unwrap()));
+        }
+        keeper.succeeded();
+        assert_eq!(keeper.state(), PasswordState::Needed);
     }
 
     #[test]
