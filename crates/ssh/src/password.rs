@@ -132,7 +132,10 @@ impl Terminal {
                 tcsetattr(&childs, OptionalActions::Now, &modes)?;
                 Answering::Known(Answerer::new(known, askers))
             }
-            Answers::User(relay) => Answering::User(relay),
+            Answers::User(relay) => {
+                relay.adapt(childs.as_fd())?;
+                Answering::User(relay)
+            }
         };
         Ok(Terminal { ours: polled(ours, Interest::READABLE)?, childs, answers })
     }

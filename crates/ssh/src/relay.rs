@@ -24,7 +24,10 @@ use std::sync::Arc;
 use base::Mutex;
 use rustix::fs::OFlags;
 use rustix::process::getpgrp;
-use rustix::termios::{LocalModes, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp};
+use rustix::termios::{
+    InputModes, LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetpgrp,
+    tcsetattr,
+};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
@@ -137,7 +140,7 @@ impl Keeper {
 }
 
 /// The user's terminal without echo. It delivers each byte at once; Ctrl-C is a signal, as before,
-/// and Ctrl-Z has no effect, since nothing could restore the modes.
+/// and Ctrl-Z is none, since nothing could restore the modes.
 fn prompting(modes: &mut Termios) {
     modes.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL | LocalModes::ICANON);
     modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
@@ -183,6 +186,18 @@ impl Relay {
         let (keeper, heard) = (keeper.clone(), Heard::default());
         let talk = Talk { user, keeper: keeper.clone(), keeps, askers, heard, line };
         Some(Relay { is_over, keeper, talk: Some(talk) })
+    }
+
+    /// Gives ssh's terminal the keys of the user's, which may be others than usual, and its
+    /// characters.
+    pub(crate) fn adapt(&self, childs: BorrowedFd<'_>) -> io::Result<()> {
+        let Some(talk) = &self.talk else { return Ok(()) };
+        let mut users = tcgetattr(talk.user.get_ref())?;
+        prompting(&mut users);
+        let mut modes = tcgetattr(childs)?;
+        modes.special_codes = users.special_codes;
+        modes.input_modes.set(InputModes::IUTF8, users.input_modes.contains(InputModes::IUTF8));
+        Ok(tcsetattr(childs, OptionalActions::Now, &modes)?)
     }
 
     /// Restores the modes of the user's terminal.
@@ -269,11 +284,21 @@ impl Talk {
 
     /// Passes on what the user has typed.
     fn typed(&mut self, bytes: &[u8], ours: &File, childs: BorrowedFd<'_>) -> io::Result<()> {
-        let echoes = tcgetattr(childs)?.local_modes.contains(LocalModes::ECHO);
+        let modes = tcgetattr(childs)?;
+        let echoes = modes.local_modes.contains(LocalModes::ECHO);
+        let is_utf8 = modes.input_modes.contains(InputModes::IUTF8);
         for &byte in bytes {
+            // Zero stands for no key.
+            let is_key = |index| byte != 0 && byte == modes.special_codes[index];
             if matches!(byte, b'\n' | b'\r') {
                 self.line_ended(echoes)?;
-            } else if !self.line.edit(byte) && !echoes {
+            } else if is_key(SpecialCodeIndex::VKILL) {
+                self.line.clear();
+            } else if is_key(SpecialCodeIndex::VERASE) && is_utf8 {
+                self.line.erase();
+            } else if is_key(SpecialCodeIndex::VERASE) {
+                self.line.pop();
+            } else if !echoes {
                 self.line.push(byte);
             }
         }

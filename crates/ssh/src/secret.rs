@@ -67,13 +67,17 @@ impl Secret {
         while self.pop().is_some() {}
     }
 
-    /// Edits the bytes as a line on a terminal, if `key` is one that does this. Returns whether it
-    /// is.
+    /// Removes the bytes of the last character, in UTF-8.
+    pub(crate) fn erase(&mut self) {
+        while self.pop().is_some_and(|byte| byte & 0xC0 == 0x80) {}
+    }
+
+    /// Edits the bytes as a line on a terminal, if `key` is one that usually does this. Returns
+    /// whether it is.
     pub(crate) fn edit(&mut self, key: u8) -> bool {
         match key {
             KILL => self.clear(),
-            // The bytes of one character.
-            BACKSPACE | DELETE => while self.pop().is_some_and(|byte| byte & 0xC0 == 0x80) {},
+            BACKSPACE | DELETE => self.erase(),
             _ => return false,
         }
         true

@@ -7,7 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
-use rustix::termios::{LocalModes, tcgetattr};
+use rustix::termios::{
+    LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcsetattr,
+};
 use sandbox::sshd::Options;
 
 use crate::installed::daemon_of;
@@ -28,11 +30,19 @@ struct Typist {
 
 impl Typist {
     fn start(command: &Command) -> Typist {
+        Typist::start_on(command, |_| {})
+    }
+
+    /// On a terminal with other modes.
+    fn start_on(command: &Command, change: impl FnOnce(&mut Termios)) -> Typist {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let user = openpt(flags).unwrap();
         grantpt(&user).unwrap();
         unlockpt(&user).unwrap();
         let terminal = File::from(ioctl_tiocgptpeer(&user, flags).unwrap());
+        let mut modes = tcgetattr(&terminal).unwrap();
+        change(&mut modes);
+        tcsetattr(&terminal, OptionalActions::Now, &modes).unwrap();
         let side = || Stdio::from(terminal.try_clone().unwrap());
         let mut started = Command::new("setsid");
         started.args(["--ctty", "--wait"]).arg(command.get_program()).args(command.get_args());
@@ -236,6 +246,28 @@ fn without_keeping_the_mount_says_what_it_cannot_do() {
     assert_eq!(logins(&world), 1);
     let refused = login(&place, &password);
     assert!(refused.stderr.contains("no password is kept for it: keep_password=no"), "{refused:?}");
+    assert!(umount(&[], &place).status.success());
+}
+
+/// Backspace may be another byte, as may Ctrl-U.
+#[test]
+fn the_keys_of_the_terminal_correct_a_password() {
+    let world = world();
+    let password = world.sshd().password().to_owned();
+    let place = world.mountpoint();
+    let mut command = Command::new(program_path());
+    command.arg("-F").arg(world.sshd().config_path()).arg(world.source()).arg(&place);
+    let mut typist = Typist::start_on(&command, |modes| {
+        modes.special_codes[SpecialCodeIndex::VERASE] = 8;
+        modes.special_codes[SpecialCodeIndex::VKILL] = b'@';
+    });
+    typist.sees("'s password: ");
+    typist.types(&format!("wrong@{password}x\u{8}\n"));
+    let (code, shown) = typist.ended();
+    assert_eq!(code, Some(0), "{shown}");
+    assert!(status(&place).contains("password kept"), "{}", status(&place));
+    world.sshd().kill_sessions();
+    assert_reads(&place);
     assert!(umount(&[], &place).status.success());
 }
 
