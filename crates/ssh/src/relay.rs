@@ -140,9 +140,10 @@ impl Keeper {
 }
 
 /// The user's terminal without echo. It delivers each byte at once; Ctrl-C is a signal, as before,
-/// and Ctrl-Z is none, since nothing could restore the modes.
+/// and Ctrl-\ and Ctrl-Z are none, since nothing could restore the modes.
 fn prompting(modes: &mut Termios) {
     modes.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL | LocalModes::ICANON);
+    modes.special_codes[SpecialCodeIndex::VQUIT] = 0;
     modes.special_codes[SpecialCodeIndex::VSUSP] = 0;
     modes.special_codes[SpecialCodeIndex::VMIN] = 1;
     modes.special_codes[SpecialCodeIndex::VTIME] = 0;

@@ -1,11 +1,17 @@
-//! What the commands need of their process: a runtime, the current directory, a signal handler.
+//! What the commands need of their process: a runtime, the current directory, a signal handler, the
+//! end of its children.
 
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use cli::{OrProblem, Problem};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, setrlimit, waitid};
 use tokio::runtime::{Builder, Runtime};
+
+/// ssh has half a second to end by itself, then a second after SIGTERM before SIGKILL.
+const CHILDREN_LIMIT: Duration = Duration::from_secs(2);
 
 /// The current directory.
 pub fn current_directory() -> Result<PathBuf, Problem> {
@@ -60,4 +66,19 @@ fn allow_many_descriptors() {
             |error| tracing::debug!(%error, "cannot raise the limit of open files"),
         );
     }
+}
+
+/// Waits, for a limited time, until ssh and its helpers have ended: an ssh that prompts for a
+/// password restores the terminal's settings when it ends.
+pub async fn children_ended() {
+    let any = || {
+        waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT)
+    };
+    let all_ended = async {
+        // The runtime reaps the children, but reports no event when none is left.
+        while !matches!(any(), Err(Errno::CHILD)) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let _ = tokio::time::timeout(CHILDREN_LIMIT, all_ended).await;
 }

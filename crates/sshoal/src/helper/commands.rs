@@ -79,23 +79,18 @@ pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
     let (connectors, option) = connectors(target)?;
     let runtime = process::runtime(1)?;
     let done = runtime.block_on(async {
-        // For all hosts: once they exist, signals do not end the program by themselves. Without
-        // them nothing else stops an installation.
-        let mut signals = match command {
-            Command::Install { .. } => EndSignals::new().ok(),
-            Command::Status(_) | Command::Remove(_) => None,
-        };
+        // For all hosts: once they exist, signals do not end the program by themselves. Otherwise an
+        // installation would leave a file, and a prompt for a password a terminal without echo.
+        let mut signals = EndSignals::new().ok();
         let mut is_stopped = false;
         let mut code = EXIT_OK;
         for connector in &connectors {
             let name = connector.name();
+            let stopped = stopped(signals.as_mut(), &mut is_stopped);
             let done = match command {
-                Command::Install { .. } => {
-                    let stopped = stopped(signals.as_mut(), &mut is_stopped);
-                    install(&name, connector, architecture, stopped).await
-                }
-                Command::Status(_) => status(&name, connector, &option).await,
-                Command::Remove(_) => remove(&name, connector).await,
+                Command::Install { .. } => install(&name, connector, architecture, stopped).await,
+                Command::Status(_) => until(stopped, status(&name, connector, &option)).await,
+                Command::Remove(_) => until(stopped, remove(&name, connector)).await,
             };
             match &done {
                 Ok((text, _)) => {
@@ -107,6 +102,7 @@ pub fn run(command: &Command) -> anyhow::Result<ExitCode> {
                 code = EXIT_FAILURE;
             }
             if is_stopped {
+                process::children_ended().await;
                 break;
             }
         }
@@ -156,6 +152,15 @@ async fn stopped(signals: Option<&mut EndSignals>, is_stopped: &mut bool) {
         None => std::future::pending().await,
     }
     *is_stopped = true;
+}
+
+/// What is done, unless a signal comes before.
+async fn until(stopped: impl Future<Output = ()>, done: impl Future<Output = Done>) -> Done {
+    tokio::select! {
+        biased;
+        () = stopped => Err(Problem::new("helper", "interrupted")),
+        done = done => done,
+    }
 }
 
 async fn install(

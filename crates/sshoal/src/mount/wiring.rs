@@ -16,8 +16,6 @@ use cli::{EXIT_FAILURE, EXIT_OK, OrProblem, Problem, printable};
 use control::record::Record;
 use control::server::Server;
 use mountinfo::Mount;
-use rustix::io::Errno;
-use rustix::process::{WaitId, WaitIdOptions, waitid};
 use vfs::Vfs;
 
 use super::fuse_mount_around;
@@ -52,9 +50,6 @@ const PASSTHROUGH_FROM_BYTES: u64 = 1 << 20;
 /// MiB gains no more. It is not larger because a page fault in a mapping also reads this much.
 const KERNEL_READAHEAD_BYTES: u32 = 512 << 10;
 
-/// ssh has half a second to end by itself, then a second after SIGTERM before SIGKILL.
-const CHILDREN_LIMIT: Duration = Duration::from_secs(2);
-
 /// Connects, mounts, and serves until the mount is gone.
 pub fn run(request: MountRequest, ready: Ready) -> anyhow::Result<ExitCode> {
     let workers = if request.run.single_thread { 1 } else { WORKERS };
@@ -87,7 +82,7 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
         Some(Ok(mounted)) => mounted,
         Some(Err(problem)) => return give_up(ready, &problem),
         None => {
-            children_ended().await;
+            process::children_ended().await;
             return ExitCode::from(EXIT_FAILURE);
         }
     };
@@ -260,21 +255,6 @@ fn refused(place: &Path, error: &fuse::Error) -> Problem {
 fn repeats_changes(request: &MountRequest) -> bool {
     let is_watching = request.vfs.consistency == vfs::Consistency::Watch;
     request.inotify && is_watching && !request.mount.read_only
-}
-
-/// Waits, for a limited time, until ssh and its helpers have ended: an ssh that prompts for a
-/// password restores the terminal's settings when it ends.
-async fn children_ended() {
-    let any = || {
-        waitid(WaitId::All, WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT)
-    };
-    let all_ended = async {
-        // The runtime reaps the children, but reports no event when none is left.
-        while !matches!(any(), Err(Errno::CHILD)) {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
-    };
-    let _ = tokio::time::timeout(CHILDREN_LIMIT, all_ended).await;
 }
 
 /// Creates the record by which `sshoal umount` finds this process. Without it the mount works, but

@@ -274,15 +274,22 @@ fn the_keys_of_the_terminal_correct_a_password() {
 #[test]
 fn an_interrupted_prompt_leaves_the_terminal_as_it_was() {
     let world = world();
-    let place = world.mountpoint();
-    let mut command = Command::new(program_path());
-    command.arg("-F").arg(world.sshd().config_path()).arg(world.source()).arg(&place);
-    let mut typist = Typist::start(&command);
-    typist.sees("'s password: ");
-    typist.types("secr\u{3}");
-    let (code, shown) = typist.ended();
-    assert_ne!(code, Some(0), "{shown}");
-    assert!(!shown.contains("secr"), "{shown}");
+    let (config, source) = (world.sshd().config_path(), world.source());
+    let (config, place) = (config.to_str().unwrap(), world.mountpoint());
+    let helper = |command| ["helper", command, "-F", config, world.sshd().alias()];
+    let mut all = ["install", "status", "remove"].map(|command| helper(command).to_vec()).to_vec();
+    all.push(vec!["-F", config, &source, place.to_str().unwrap()]);
+    for words in all {
+        let mut command = Command::new(program_path());
+        command.args(&words);
+        let mut typist = Typist::start(&command);
+        typist.sees("'s password: ");
+        // Ctrl-\ is no signal there.
+        typist.types("secr\u{1c}\u{3}");
+        let (code, shown) = typist.ended();
+        assert_ne!(code, Some(0), "{words:?}: {shown}");
+        assert!(!shown.contains("secr"), "{words:?}: {shown}");
+    }
 }
 
 /// A helper that is found is started by a second login only if that login needs no answer of the
