@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use sftp::codec::{DirectAddress, DirectRequest, Reply};
 
 use crate::handles::Room;
+use crate::locks::Locks;
 use crate::options::Options;
 use crate::session::{Input, Replies, serve_connection};
 use crate::status::{Failure, Result};
@@ -59,12 +60,9 @@ pub(crate) fn listen(
 }
 
 impl Replies for direct::Writer {
-    fn write_within(
-        &mut self,
-        slices: &[IoSlice<'_>],
-        limit: &dyn Fn() -> Option<Duration>,
-    ) -> io::Result<usize> {
-        self.limit_silence(limit())?;
+    /// With a lease there is the limit also without locks, since a write waits without asking again.
+    fn write_within(&mut self, slices: &[IoSlice<'_>], locks: &Locks) -> io::Result<usize> {
+        self.limit_silence(locks.lease())?;
         self.write_vectored(slices)
     }
 }

@@ -192,13 +192,9 @@ pub(crate) trait Input: Read {
 
 /// A stream of replies.
 pub(crate) trait Replies: Send {
-    /// Writes some bytes. If none can be written within the limit, that is an error. There may be
-    /// another limit while this waits.
-    fn write_within(
-        &mut self,
-        slices: &[IoSlice<'_>],
-        limit: &dyn Fn() -> Option<Duration>,
-    ) -> io::Result<usize>;
+    /// Writes some bytes. If none can be written within [`Locks::silence_limit`], that is an error.
+    /// With a lease there may be such a limit only while this waits.
+    fn write_within(&mut self, slices: &[IoSlice<'_>], locks: &Locks) -> io::Result<usize>;
 }
 
 struct Session {
@@ -712,7 +708,7 @@ impl Output {
 
     fn write(&mut self, mut slices: &mut [IoSlice<'_>]) {
         while !slices.is_empty() && self.error.is_none() {
-            match self.stream.write_within(slices, &|| self.locks.silence_limit()) {
+            match self.stream.write_within(slices, &self.locks) {
                 Ok(0) => self.error = Some(io::ErrorKind::WriteZero),
                 Ok(written) => IoSlice::advance_slices(&mut slices, written),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -735,11 +731,7 @@ impl Input for File {
 }
 
 impl Replies for File {
-    fn write_within(
-        &mut self,
-        slices: &[IoSlice<'_>],
-        limit: &dyn Fn() -> Option<Duration>,
-    ) -> io::Result<usize> {
+    fn write_within(&mut self, slices: &[IoSlice<'_>], locks: &Locks) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         let began = Instant::now();
         loop {
@@ -747,12 +739,14 @@ impl Replies for File {
             match sent {
                 Err(Errno::INTR) => continue,
                 // A pipe. It takes all at once only if it may wait as long as that takes.
-                Err(Errno::NOTSOCK) if limit().is_none() => return self.write_vectored(slices),
+                Err(Errno::NOTSOCK) if locks.lease().is_none() => {
+                    return self.write_vectored(slices);
+                }
                 Err(Errno::AGAIN | Errno::NOTSOCK) => {}
                 sent => return Ok(sent?),
             }
             while !is_ready_within(self, PollFlags::OUT, LIMIT_INTERVAL)? {
-                if limit().is_some_and(|limit| began.elapsed() >= limit) {
+                if locks.silence_limit().is_some_and(|limit| began.elapsed() >= limit) {
                     return Err(io::ErrorKind::TimedOut.into());
                 }
             }

@@ -212,24 +212,26 @@ fn a_client_with_a_lease_that_takes_no_replies_loses_its_locks() {
 fn a_client_that_takes_no_replies_loses_also_a_lock_that_it_has_waited_for() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("long"), vec![7; 200_000]).unwrap();
-    let (mut one, mut two) = (Locker::of(dir.path()), Locker::of(dir.path()));
-    assert_eq!(errno(&one.call(LockRequest::Lease { seconds: 1 })), 0);
-    assert_eq!(two.set(TWO, LockRange::WHOLE, WRITE), 0);
-    let (flags, attrs) = (OpenFlags::READ, FileAttrs::default());
-    let long = one.client.handle(Request::Open { path: b"long", flags, attrs });
-    one.send(70, set(ONE, LockRange::WHOLE, WRITE, 10_000));
-    let read = |id| (id, Request::Read { handle: &long, offset: 0, len: 200_000 });
-    one.client.send(&(0..50).map(read).collect::<Vec<_>>());
-    std::thread::sleep(Duration::from_millis(500));
-    // Until the other one has it.
-    while two.set(TWO, LockRange::WHOLE, WRITE) == 0 {
-        assert_eq!(two.set(TWO, LockRange::WHOLE, None), 0);
-        std::thread::sleep(Duration::from_millis(200));
+    for is_pipe in [false, true] {
+        let (mut one, mut two) = (Locker::new(dir.path(), is_pipe), Locker::of(dir.path()));
+        assert_eq!(errno(&one.call(LockRequest::Lease { seconds: 1 })), 0);
+        assert_eq!(two.set(TWO, LockRange::WHOLE, WRITE), 0);
+        let (flags, attrs) = (OpenFlags::READ, FileAttrs::default());
+        let long = one.client.handle(Request::Open { path: b"long", flags, attrs });
+        one.send(70, set(ONE, LockRange::WHOLE, WRITE, 10_000));
+        let read = |id| (id, Request::Read { handle: &long, offset: 0, len: 200_000 });
+        one.client.send(&(0..50).map(read).collect::<Vec<_>>());
+        std::thread::sleep(Duration::from_millis(500));
+        // Until the other one has it.
+        while two.set(TWO, LockRange::WHOLE, WRITE) == 0 {
+            assert_eq!(two.set(TWO, LockRange::WHOLE, None), 0);
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        assert_eq!(errno(&two.call(set(TWO, LockRange::WHOLE, WRITE, 10_000))), 0);
+        let ended = one.client.end();
+        assert!(matches!(ended, Err(Error::Stream(_))), "{ended:?}");
+        two.client.end().unwrap();
     }
-    assert_eq!(errno(&two.call(set(TWO, LockRange::WHOLE, WRITE, 10_000))), 0);
-    let ended = one.client.end();
-    assert!(matches!(ended, Err(Error::Stream(_))), "{ended:?}");
-    two.client.end().unwrap();
 }
 
 /// The server waits already, without a lock to watch, for the next request of a client that gets a
