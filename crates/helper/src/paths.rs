@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Component, Path, PathBuf};
 
 use base::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -64,6 +64,8 @@ pub(crate) struct Paths {
     start: Option<(Device, FileSystemType)>,
     /// The other file systems, once one was asked for.
     mounted: Mutex<Option<Mounted>>,
+    /// The kernel can resolve a path in memory only (`RESOLVE_CACHED`, Linux 5.12).
+    has_cached: bool,
 }
 
 #[derive(Debug)]
@@ -163,8 +165,11 @@ impl Paths {
             .and_then(fstatfs)
             .map(|found| found.f_type as u32);
         let kind = kind.ok().filter(|kind| !CIFS_KINDS.contains(kind));
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let cached = openat2(start, ".", flags, Mode::empty(), ResolveFlags::CACHED);
+        let has_cached = matches!(cached, Ok(_) | Err(Errno::AGAIN));
         let start = device(start, ".").ok().zip(kind.map(FileSystemType::of_kind));
-        Ok(Paths { root, start, mounted: Mutex::default() })
+        Ok(Paths { root, start, mounted: Mutex::default(), has_cached })
     }
 
     /// Whether all paths are below a root.
@@ -319,6 +324,9 @@ impl Paths {
     /// The file system to which `path` leads, as far as the kernel knows the path without a request
     /// to another machine: an unknown name is taken to be on that of its directory.
     pub(crate) fn file_system_at(&self, path: &[u8], follows: bool) -> Option<FileSystem> {
+        if !self.has_cached {
+            return self.file_system_by_name(path);
+        }
         let mut flags = OFlags::PATH;
         flags.set(OFlags::NOFOLLOW, !follows);
         let mut known = path;
@@ -338,12 +346,42 @@ impl Paths {
         None
     }
 
+    /// As [`Paths::file_system_at`], by the names in `path` only: symbolic links are not known.
+    fn file_system_by_name(&self, path: &[u8]) -> Option<FileSystem> {
+        let root = self.root.as_ref().map(|root| native(&root.path));
+        let mut named = match root {
+            Some(root) => root.to_owned(),
+            None => std::env::current_dir().unwrap_or_default(),
+        };
+        for part in native(path).components() {
+            match part {
+                Component::Normal(name) => named.push(name),
+                Component::ParentDir if root != Some(&named) => drop(named.pop()),
+                Component::RootDir if root.is_none() => named = PathBuf::from("/"),
+                _ => {}
+            }
+        }
+        self.mounted(|mounted| {
+            let around = mounted.mounts.iter().filter(|it| named.starts_with(&it.mountpoint));
+            // Of several at one mount point the last one is visible.
+            let mount = around.max_by_key(|it| it.mountpoint.as_os_str().len())?;
+            let is_local = FileSystemType::of_mount(mount).is_local || mount.kind == "btrfs";
+            let device = (mount.device.major, mount.device.minor);
+            (!is_local).then_some(FileSystem { device, is_certain: false })
+        })
+    }
+
     fn mounted_type(&self, device: Device) -> Option<FileSystemType> {
+        self.mounted(|mounted| mounted.types.get(&device).copied())
+    }
+
+    /// What the table of mounts shows.
+    fn mounted<T>(&self, find: impl FnOnce(&Mounted) -> Option<T>) -> Option<T> {
         let mut mounted = self.mounted.lock();
         if !mounted.as_ref().is_some_and(Mounted::is_current) {
             *mounted = Mounted::read().ok();
         }
-        mounted.as_ref()?.types.get(&device).copied()
+        find(mounted.as_ref()?)
     }
 
     /// The absolute path of the entry to which `path` leads. The last name may be absent.
@@ -386,6 +424,7 @@ impl Paths {
 #[derive(Debug)]
 struct Mounted {
     table: File,
+    mounts: Vec<mountinfo::Mount>,
     types: HashMap<Device, FileSystemType>,
 }
 
@@ -395,7 +434,8 @@ impl Mounted {
         let mut table = File::open("/proc/self/mountinfo")?;
         let mut content = Vec::new();
         table.read_to_end(&mut content)?;
-        Ok(Mounted { table, types: types(&content) })
+        let mounts = mountinfo::parse(&content);
+        Ok(Mounted { table, types: types(&mounts), mounts })
     }
 
     /// Whether nothing was mounted or unmounted since: a device number may become that of another
@@ -422,9 +462,8 @@ pub(crate) fn own_path(fd: BorrowedFd<'_>) -> String {
     format!("/proc/self/fd/{}", fd.as_raw_fd())
 }
 
-/// The types of the file systems in a table of mounts.
-fn types(table: &[u8]) -> HashMap<Device, FileSystemType> {
-    let mounts = mountinfo::parse(table);
+/// The types of the mounted file systems.
+fn types(mounts: &[mountinfo::Mount]) -> HashMap<Device, FileSystemType> {
     let device = |mount: &mountinfo::Mount| (mount.device.major, mount.device.minor);
     mounts.iter().map(|mount| (device(mount), FileSystemType::of_mount(mount))).collect()
 }
@@ -506,6 +545,32 @@ mod tests {
         assert!(!paths.is_local(b"/proc/self/status", true));
     }
 
+    /// Before Linux 5.12 the names are all that is known without a request.
+    #[test]
+    fn an_old_kernel_shows_the_file_system_by_the_names_of_the_path() {
+        let dir = tempfile::tempdir().unwrap();
+        let of_proc = device(CWD, "/proc").unwrap();
+        for root in [None, Some(Path::new("/"))] {
+            let mut paths = Paths::new(root).unwrap();
+            assert!(paths.has_cached);
+            paths.has_cached = false;
+            for path in ["/proc", "/proc/absent/x", "//proc/./self/../x", "/tmp/../proc/x"] {
+                let found = paths.file_system_at(path.as_bytes(), true);
+                let expected = FileSystem { device: of_proc, is_certain: false };
+                assert_eq!(found, Some(expected), "{path}");
+            }
+            let local = dir.path().join("x");
+            for path in [local.as_os_str().as_bytes(), b"/processes"] {
+                assert_eq!(paths.file_system_at(path, true), None);
+            }
+        }
+        let mut paths = Paths::new(Some(Path::new("/proc"))).unwrap();
+        paths.has_cached = false;
+        for path in [&b"/"[..], b"../..", b"/tmp", b""] {
+            assert_eq!(paths.file_system_at(path, true).unwrap().device, of_proc);
+        }
+    }
+
     /// Numbers of network file systems are those of their servers.
     #[test]
     fn the_type_of_a_mount_shows_what_its_numbers_are() {
@@ -531,7 +596,7 @@ mod tests {
             format!("{minor} 1 0:{minor} / /m/{minor} rw - {kind} source {options}\n")
         };
         let table: String = cases.iter().enumerate().map(line).collect();
-        let found = types(table.as_bytes());
+        let found = types(&mountinfo::parse(table.as_bytes()));
         for (minor, (kind, options, numbers)) in (0..).zip(cases) {
             assert_eq!(found[&(0, minor)].numbers, numbers, "{kind} {options}");
         }
