@@ -8,7 +8,7 @@
 //!    that do not affect each other may be executed at the same time. Exceptions: a request that
 //!    only reads and hangs may see later changes, a part of a long copy may be visible before its
 //!    end, requests for other file systems may overtake one that hangs, and all requests one that
-//!    waits for another process's lease on a file.
+//!    waits for another process's lease on a file or truncates a large one.
 //! 2. A request that may wait for a disk, a network or a lease never delays the requests that do
 //!    not depend on it: it is executed by a thread of the pool. All others are executed by the
 //!    thread that has read them (`session.rs`).

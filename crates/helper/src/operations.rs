@@ -20,7 +20,7 @@ use crate::directory::{Listing, query_entries};
 use crate::handles::{Directory, File, Open};
 use crate::paths::{Entry, is_in_memory, native};
 use crate::schedule::Resource;
-use crate::server::{MAX_IO_BYTES, Server};
+use crate::server::{MAX_IO_BYTES, Server, is_large};
 use crate::status::{Failure, Result, success};
 
 /// Entries that [`Server::dirxattrs`] queries together.
@@ -49,8 +49,13 @@ impl Server {
         let mode = Mode::from_raw_mode(attrs.permissions.unwrap_or(0o666) & 0o7777);
         // `NONBLOCK`, or the open of a FIFO would wait for its other end.
         let native = native_flags(flags)? | OFlags::NOCTTY | OFlags::NONBLOCK;
-        let fd = match (self.paths.open(path, native, mode), release) {
-            // Another process has a lease on the file (fcntl(2)).
+        let frees = native.contains(OFlags::TRUNC) && !native.contains(OFlags::EXCL);
+        let opened = match release.filter(|_| frees).and_then(|_| self.large(path, true)) {
+            Some(_) => Err(Errno::AGAIN),
+            None => self.paths.open(path, native, mode),
+        };
+        let fd = match (opened, release) {
+            // Another process has a lease on the file (fcntl(2)), or it is a large one.
             (Err(Errno::AGAIN), None) => return Ok(None),
             (Err(Errno::AGAIN), Some(release)) if !native.contains(OFlags::EXCL) => {
                 self.paths.open_leased(path, native, release)?
@@ -178,6 +183,12 @@ impl Server {
         release: Option<&dyn Fn()>,
     ) -> Result<Option<Reply>> {
         let (pinned, change) = (self.paths.pin(path, follow)?, change(attrs));
+        if let (Some(release), Some(_)) = (release, attrs.size)
+            && self.paths.file_system(&pinned).is_none()
+            && is_large(&pinned)
+        {
+            release();
+        }
         match (local::set_pinned_nowait(&pinned, &change), release) {
             // Another process has a lease on the file.
             (Err(base::Errno::EAGAIN), None) => return Ok(None),
@@ -190,9 +201,19 @@ impl Server {
         Ok(Some(success()))
     }
 
-    pub(crate) fn fsetstat(&self, handle: &[u8], attrs: &FileAttrs) -> Result<()> {
+    pub(crate) fn fsetstat(
+        &self,
+        handle: &[u8],
+        attrs: &FileAttrs,
+        release: Option<&dyn Fn()>,
+    ) -> Result<()> {
         let file = self.handles.file(handle)?;
         let _change = self.change(&file)?;
+        if let (Some(release), Some(_), None) = (release, attrs.size, file.file_system)
+            && is_large(&file.fd)
+        {
+            release();
+        }
         Ok(local::set_opened(&file.fd, &change(attrs))?)
     }
 
@@ -215,9 +236,36 @@ impl Server {
         Ok(Reply::Names(listing.next(self.fields(), &self.paths)?))
     }
 
-    pub(crate) fn remove(&self, path: &[u8]) -> Result<()> {
+    pub(crate) fn remove(&self, path: &[u8], release: Option<&dyn Fn()>) -> Result<()> {
         let entry = self.paths.entry(path)?;
-        Ok(rustix::fs::unlinkat(entry.dir(), entry.name, AtFlags::empty())?)
+        self.freeing(path, release, || {
+            rustix::fs::unlinkat(entry.dir(), entry.name, AtFlags::empty())
+        })
+    }
+
+    /// Executes a `change` by which the file at `path` may lose its last name. If it is a large one,
+    /// it is freed later, when it is closed here, after a call of `release`.
+    fn freeing(
+        &self,
+        path: &[u8],
+        release: Option<&dyn Fn()>,
+        change: impl FnOnce() -> rustix::io::Result<()>,
+    ) -> Result<()> {
+        let file = release.and_then(|release| Some((release, self.large(path, false)?)));
+        change()?;
+        if let Some((release, file)) = file {
+            release();
+            drop(file);
+        }
+        Ok(())
+    }
+
+    /// The entry at `path`, if it is a large file of a local file system.
+    fn large(&self, path: &[u8], follow: bool) -> Option<OwnedFd> {
+        if self.paths.file_system_at(path, follow).is_some() {
+            return None;
+        }
+        self.paths.pin(path, follow).ok().filter(is_large)
     }
 
     pub(crate) fn mkdir(&self, path: &[u8], attrs: &FileAttrs) -> Result<()> {
@@ -245,9 +293,9 @@ impl Server {
         })
     }
 
-    pub(crate) fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
+    pub(crate) fn rename(&self, from: &[u8], to: &[u8], release: Option<&dyn Fn()>) -> Result<()> {
         let (old, new) = (self.paths.entry(from)?, self.paths.entry(to)?);
-        Ok(rustix::fs::renameat(old.dir(), old.name, new.dir(), new.name)?)
+        self.freeing(to, release, || rustix::fs::renameat(old.dir(), old.name, new.dir(), new.name))
     }
 
     pub(crate) fn readlink(&self, path: &[u8]) -> Result<Reply> {
@@ -440,7 +488,13 @@ impl Server {
     }
 
     /// Fails where the file system cannot do it in one step.
-    pub(crate) fn renameat2(&self, from: &[u8], to: &[u8], flags: RenameBits) -> Result<()> {
+    pub(crate) fn renameat2(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        flags: RenameBits,
+        release: Option<&dyn Fn()>,
+    ) -> Result<()> {
         let native = match flags {
             RenameBits(0) => RenameFlags::empty(),
             RenameBits::NOREPLACE => RenameFlags::NOREPLACE,
@@ -448,7 +502,9 @@ impl Server {
             RenameBits(_) => return Err(Errno::INVAL.into()),
         };
         let (old, new) = (self.paths.entry(from)?, self.paths.entry(to)?);
-        Ok(rustix::fs::renameat_with(old.dir(), old.name, new.dir(), new.name, native)?)
+        self.freeing(to, release, || {
+            rustix::fs::renameat_with(old.dir(), old.name, new.dir(), new.name, native)
+        })
     }
 
     pub(crate) fn fallocate(

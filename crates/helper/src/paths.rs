@@ -225,8 +225,8 @@ impl Paths {
     }
 
     /// Opens the entry at `path`, on which another process has a lease (fcntl(2)): that was the
-    /// error of [`Paths::open`] with `NONBLOCK`. Before this waits for the end of the lease, it
-    /// calls `release`: from then on no change of a name has an effect on what is opened.
+    /// error of [`Paths::open`] with `NONBLOCK`; or whose truncation takes long. Before this waits,
+    /// it calls `release`: from then on no change of a name has an effect on what is opened.
     pub(crate) fn open_leased(
         &self,
         path: &[u8],
@@ -260,16 +260,15 @@ impl Paths {
         Ok(Entry { dir: Some(dir), name })
     }
 
-    /// Whether a request for `path` needs no other machine: its directory is known to the kernel,
-    /// and on a local file system, and the last name does not lead to another one: also not by a
-    /// symbolic link, if the request `follows` one. With a root, only the file system of the root.
-    pub(crate) fn is_local(&self, path: &[u8], follows: bool) -> bool {
+    /// The entry at `path`, or the error of its lookup, if a request for it needs no other machine:
+    /// its directory is known to the kernel, and on a local file system, and the last name does not
+    /// lead to another one: also not by a symbolic link, if the request `follows` one. With a root,
+    /// only the file system of the root.
+    pub(crate) fn local(&self, path: &[u8], follows: bool) -> Option<Result<OwnedFd>> {
         let (parent, name) = if path.ends_with(b".") { (path, &b"."[..]) } else { split(path) };
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let opened = self.open_with(parent, flags, Mode::empty(), ResolveFlags::CACHED);
-        let Some(dir) = opened.ok().filter(|dir| self.file_system(dir).is_none()) else {
-            return false;
-        };
+        let dir = opened.ok().filter(|dir| self.file_system(dir).is_none())?;
         // Looked up on that file system only; the name may be absent. Following a link sets its
         // time of access.
         let nofollow = if follows { OFlags::empty() } else { OFlags::NOFOLLOW };
@@ -279,7 +278,7 @@ impl Paths {
             Some(_) => self.open_with(path, flags, Mode::empty(), resolve),
             None => openat2(&dir, name, flags, Mode::empty(), resolve),
         };
-        found.err() != Some(Errno::XDEV)
+        (found.as_ref().err() != Some(&Errno::XDEV)).then_some(found)
     }
 
     /// The file system of an open file; `None` if it is a local one. Asks no other machine, as
@@ -541,8 +540,9 @@ mod tests {
             eprintln!("skipped: no other local file system");
             return;
         };
-        assert!(paths.file_system(&shared).is_none() && paths.is_local(b"/dev/shm/absent", true));
-        assert!(!paths.is_local(b"/proc/self/status", true));
+        let absent = paths.local(b"/dev/shm/absent", true);
+        assert!(paths.file_system(&shared).is_none() && absent.is_some());
+        assert!(paths.local(b"/proc/self/status", true).is_none());
     }
 
     /// Before Linux 5.12 the names are all that is known without a request.

@@ -334,6 +334,15 @@ impl<T> Schedule<T> {
         self.remove_claims(ticket, claims)
     }
 
+    /// Others wait no longer for what it does to names, and to contents as a whole. Those for the
+    /// same inode or listing do. Returns those that can be executed now.
+    pub(crate) fn release_shared(&mut self, ticket: Ticket) -> Vec<(Ticket, T)> {
+        let Some(entry) = self.requests.get(&ticket) else { return Vec::new() };
+        let shared = entry.claims.iter().filter(|(resource, _)| resource.is_shared());
+        let shared = shared.copied().collect();
+        self.remove_claims(ticket, shared)
+    }
+
     /// A request was answered. Returns those that can be executed now.
     pub(crate) fn finish(&mut self, ticket: Ticket) -> Vec<(Ticket, T)> {
         let Some(entry) = self.requests.remove(&ticket) else { return Vec::new() };
@@ -437,6 +446,21 @@ mod tests {
         assert_eq!(schedule.finish(second), [(written, "write")]);
         assert_eq!(schedule.finish(written), [(third, "third")]);
         assert!(schedule.finish(third).is_empty());
+        assert_eq!((schedule.len(), schedule.queues.len()), (0, 0));
+    }
+
+    #[test]
+    fn a_request_may_delay_only_those_for_its_file() {
+        let mut schedule = Schedule::default();
+        let (truncated, _) = schedule.add(write(), false, None, "truncation");
+        let (looked, now) = schedule.add(stat(), false, None, "stat");
+        assert!(now.is_none());
+        let (written, now) = schedule.add(write(), false, None, "write");
+        assert!(now.is_none());
+        assert_eq!(schedule.release_shared(truncated), [(looked, "stat")]);
+        assert!(schedule.finish(looked).is_empty());
+        assert_eq!(schedule.finish(truncated), [(written, "write")]);
+        assert!(schedule.finish(written).is_empty());
         assert_eq!((schedule.len(), schedule.queues.len()), (0, 0));
     }
 

@@ -1,5 +1,6 @@
 //! The requests: what each claims, whether it may wait for a disk or a network, and its execution.
 
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -234,10 +235,16 @@ impl Server {
             | Request::Fsync { .. } => false,
             _ => places(request).into_iter().all(|place| match place {
                 Place::None => true,
-                Place::Handle(handle) => {
-                    self.handles.named(handle).map_or(true, |open| open.file_system().is_none())
-                }
-                Place::Path(path, follows) => self.paths.is_local(path, follows),
+                Place::Handle(handle) => match self.handles.named(handle) {
+                    Ok(open) if open.file_system().is_some() => false,
+                    Ok(Open::File(file)) => !frees_large(request, &file.fd),
+                    Ok(Open::Directory(_)) | Err(_) => true,
+                },
+                Place::Path(path, follows) => match self.paths.local(path, follows) {
+                    Some(Ok(found)) => !frees_large(request, &found),
+                    Some(Err(_)) => true,
+                    None => false,
+                },
             }),
         }
     }
@@ -253,9 +260,9 @@ impl Server {
     }
 
     /// Executes the request with this id. Without `release`, a READ does not wait for the disk, and
-    /// no request for another process's lease. Otherwise one calls it before it waits for a lease:
-    /// then later requests need not wait for this one, whose names are resolved. The content of a
-    /// file goes into `buffer`, which has room for the longest READ.
+    /// no request for another process's lease. Otherwise one calls it before it waits for a lease,
+    /// or until a large file is freed: then later requests need not wait for this one, whose names
+    /// are resolved. The content of a file goes into `buffer`, which has room for the longest READ.
     pub(crate) fn execute(
         &self,
         id: u32,
@@ -289,12 +296,12 @@ impl Server {
             Request::Opendir { path } => self.opendir(id, path),
             Request::Lock { handle, lock } => return now_or_later(self.lock(id, handle, *lock)),
             Request::Watch(watch) => return now_or_later(self.watch(id, *watch)),
-            _ => self.reply(request),
+            _ => self.reply(request, release),
         };
         Answer::Reply(result.unwrap_or_else(|failure| failure.reply()))
     }
 
-    fn reply(&self, request: &Request<'_>) -> Result<Reply> {
+    fn reply(&self, request: &Request<'_>, release: Option<&dyn Fn()>) -> Result<Reply> {
         let done = |result: Result<()>| result.map(|()| success());
         match request {
             // Their answers are of other kinds, or a session gives them.
@@ -312,15 +319,15 @@ impl Server {
             Request::Lstat { path } => self.stat(path, false),
             Request::Stat { path } => self.stat(path, true),
             Request::Fstat { handle } => self.fstat(handle),
-            Request::Fsetstat { handle, attrs } => done(self.fsetstat(handle, attrs)),
+            Request::Fsetstat { handle, attrs } => done(self.fsetstat(handle, attrs, release)),
             Request::Readdir { handle } => self.readdir(handle),
-            Request::Remove { path } => done(self.remove(path)),
+            Request::Remove { path } => done(self.remove(path, release)),
             Request::Mkdir { path, attrs } => done(self.mkdir(path, attrs)),
             Request::Rmdir { path } => done(self.rmdir(path)),
             Request::Realpath { path } => self.realpath(path),
             Request::ExpandPath { path } => self.expand_path(path),
             Request::Rename { from, to } => done(self.rename_new(from, to)),
-            Request::PosixRename { from, to } => done(self.rename(from, to)),
+            Request::PosixRename { from, to } => done(self.rename(from, to, release)),
             Request::Readlink { path } => self.readlink(path),
             Request::Symlink { target, link } => done(self.symlink(target, link)),
             Request::Hardlink { existing, new } => done(self.hardlink(existing, new)),
@@ -351,7 +358,9 @@ impl Server {
             Request::Mknod { path, mode, major, minor } => {
                 done(self.mknod(path, *mode, (*major, *minor)))
             }
-            Request::Renameat2 { from, to, flags } => done(self.renameat2(from, to, *flags)),
+            Request::Renameat2 { from, to, flags } => {
+                done(self.renameat2(from, to, *flags, release))
+            }
             Request::Fallocate { handle, mode, offset, len } => {
                 done(self.fallocate(handle, *mode, *offset, *len))
             }
@@ -367,6 +376,30 @@ impl Server {
             }
         }
     }
+}
+
+/// Blocks of 512 bytes that are freed at once. Many more may take minutes: on ext4, and on slow
+/// disks.
+const MANY_BLOCKS: u64 = if cfg!(test) { 1 << 11 } else { 1 << 21 };
+
+/// Whether a file has so many blocks that it takes long to free them.
+#[allow(clippy::unnecessary_cast, reason = "on some machines this field has another width")]
+pub(crate) fn is_large(file: &OwnedFd) -> bool {
+    rustix::fs::fstat(file).is_ok_and(|found| found.st_blocks as u64 > MANY_BLOCKS)
+}
+
+/// Whether the request may free the blocks of this file, which is a local and large one.
+fn frees_large(request: &Request<'_>, file: &OwnedFd) -> bool {
+    let may_free = match request {
+        Request::Open { flags, .. } => flags.contains(OpenFlags::TRUNCATE),
+        Request::Setstat { attrs, .. }
+        | Request::Lsetstat { attrs, .. }
+        | Request::Fsetstat { attrs, .. } => attrs.size.is_some(),
+        Request::Close { .. } => rustix::fs::fstat(file).is_ok_and(|found| found.st_nlink == 0),
+        Request::Remove { .. } | Request::PosixRename { .. } | Request::Renameat2 { .. } => true,
+        _ => false,
+    };
+    may_free && is_large(file)
 }
 
 /// What a request is for.
@@ -547,8 +580,62 @@ fn changes(request: &Request<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use sftp::codec::{FileAttrs, RenameFlags};
+
     use super::*;
     use crate::schedule::Schedule;
+
+    /// To free the blocks of a large file may take minutes.
+    #[test]
+    fn a_large_file_that_is_freed_delays_no_other_request() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options { root: Some(dir.path().to_owned()), ..Options::default() };
+        let server = Server::new(&options, Arc::new(Room::new(10))).unwrap();
+        let (path, none) = (&b"f"[..], FileAttrs::default());
+        let attrs = FileAttrs { size: Some(0), ..none };
+        let truncating = OpenFlags::WRITE | OpenFlags::CREATE | OpenFlags::TRUNCATE;
+        let flags = RenameFlags::default();
+        let content = vec![7; 2 << 20];
+        for (len, is_large) in [(content.len(), true), (9, false)] {
+            for request in [
+                Request::Open { path, flags: truncating, attrs: none },
+                Request::Setstat { path, attrs },
+                Request::Lsetstat { path, attrs },
+                Request::Remove { path },
+                Request::PosixRename { from: b"new", to: path },
+                Request::Renameat2 { from: b"new", to: path, flags },
+            ] {
+                std::fs::write(dir.path().join("f"), &content[..len]).unwrap();
+                std::fs::write(dir.path().join("new"), "").unwrap();
+                assert_eq!(server.is_quick(&request), !is_large, "{request:?}");
+                let released = Cell::new(false);
+                let answer = server.execute(1, &request, Some(&|| released.set(true)), &mut []);
+                assert!(!matches!(answer, Answer::Reply(Reply::Status { errno: Some(_), .. })));
+                assert_eq!(released.get(), is_large, "{request:?}: {answer:?}");
+                let left = std::fs::read(dir.path().join("f")).unwrap_or_default();
+                assert!(left.is_empty(), "{request:?}");
+            }
+            // By its handle.
+            std::fs::write(dir.path().join("f"), &content[..len]).unwrap();
+            let open = Request::Open { path, flags: OpenFlags::WRITE, attrs: none };
+            let Answer::Reply(Reply::Handle(handle)) = server.execute(1, &open, None, &mut [])
+            else {
+                panic!("not opened")
+            };
+            let handle = handle.as_bytes();
+            assert!(server.is_quick(&Request::Fsetstat { handle, attrs: none }));
+            assert!(server.is_quick(&Request::Close { handle }));
+            std::fs::remove_file(dir.path().join("f")).unwrap();
+            assert_eq!(server.is_quick(&Request::Close { handle }), !is_large);
+            let request = Request::Fsetstat { handle, attrs };
+            assert_eq!(server.is_quick(&request), !is_large);
+            let released = Cell::new(false);
+            server.execute(1, &request, Some(&|| released.set(true)), &mut []);
+            assert_eq!(released.get(), is_large);
+        }
+    }
 
     /// In one burst: WRITE, CLOSE, and the rename to the final name.
     #[test]

@@ -2,9 +2,9 @@
 //!
 //! The thread that reads requests executes those that need no other machine, since waking another
 //! thread costs more than most of them. The pool gets the others: reads of pages that are not in
-//! memory, syncs, copies, reads whose replies are compressed, requests that wait for another
-//! process's lease, and all requests to file systems that may be on another machine. Its threads
-//! are started when they are needed.
+//! memory, syncs, copies, changes that free a large file, reads whose replies are compressed,
+//! requests that wait for another process's lease, and all requests to file systems that may be on
+//! another machine. Its threads are started when they are needed.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -495,7 +495,7 @@ impl Session {
                     self.output.lock().reply(id, &reply);
                 }
                 Ok((id, request)) => {
-                    let release = || self.proceed(|schedule| schedule.release(ticket));
+                    let release = || self.proceed(|schedule| schedule.release_shared(ticket));
                     let answer = self.answer(id, &request, Some(&release), &mut buffer);
                     self.state.lock().schedule.executed(ticket);
                     answer.into_iter().for_each(|answer| self.send(id, answer, &buffer));
