@@ -589,8 +589,8 @@ pub(crate) fn names_by_id(uids: &[u32], gids: &[u32]) -> Result<Reply> {
     Ok(Reply::Extended(UsersGroups { users, groups }.encode()))
 }
 
-/// Reads at `offset` until the buffer is full, or to the end of the file. `None` if that would wait
-/// for the disk.
+/// Reads at `offset`, with one system call. `None` if it would wait for the disk, also before the
+/// buffer is full.
 fn read_at(
     file: &OwnedFd,
     offset: u64,

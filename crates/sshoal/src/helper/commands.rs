@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
 
 use base::{DirGuard, Errno, FileKind, Remote, RemotePath};
 use cli::signals::EndSignals;
@@ -16,9 +15,6 @@ use crate::connector::SshConnector;
 use crate::mount::server_arguments::ServerArguments;
 use crate::process;
 use crate::stack;
-
-/// How long the helper may take to answer.
-const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
 /// What is to be done.
 #[derive(Debug, clap::Subcommand)]
@@ -197,11 +193,10 @@ pub async fn state(connector: &Arc<SshConnector>, option: &Helper) -> Result<Sta
 
 /// Whether the program at `path` serves.
 async fn trial(connector: &Arc<SshConnector>, path: String) -> State {
-    let again = Arc::new(connector.again());
-    let trial = install::connect(&again, Helper::At(path.clone()));
-    match tokio::time::timeout(ANSWER_LIMIT, trial).await {
+    match install::start(connector, path.clone()).await {
         Err(_) => {
-            State::Unfit { path, why: format!("no answer within {} s", ANSWER_LIMIT.as_secs()) }
+            let limit = install::COMMAND_LIMIT.as_secs();
+            State::Unfit { path, why: format!("no answer within {limit} s") }
         }
         Ok(Err(problem)) => State::Unfit { path, why: problem.to_string() },
         Ok(Ok(host)) => match host.server() {

@@ -13,6 +13,7 @@ use bytes::Bytes;
 use cli::{OrProblem, Problem, printable};
 use host::{Config, Helper, Host};
 use tokio::io::AsyncReadExt;
+use tokio::time::error::Elapsed;
 use transfer::digest::{self, ShellDigester};
 use transfer::{Running, Tree};
 
@@ -20,8 +21,8 @@ use super::place;
 use super::static_build::{self, Architecture};
 use crate::connector::SshConnector;
 
-/// How long a command at the server may take.
-const COMMAND_LIMIT: Duration = Duration::from_secs(20);
+/// How long a command at the server may take, also a start of the helper.
+pub const COMMAND_LIMIT: Duration = Duration::from_secs(20);
 
 /// How long the removal of a temporary file may take.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(5);
@@ -97,6 +98,15 @@ pub async fn connect(connector: &Arc<SshConnector>, helper: Helper) -> Result<Ho
         Config { name: name.clone(), helper, rename_workaround: true, ..Config::default() };
     let connected = Host::connect(connector.clone(), config).await;
     connected.or_problem(name)
+}
+
+/// Starts the helper at `path`, by a login that asks the user nothing.
+pub async fn start(
+    connector: &Arc<SshConnector>,
+    path: String,
+) -> Result<Result<Host, Problem>, Elapsed> {
+    let again = Arc::new(connector.again());
+    tokio::time::timeout(COMMAND_LIMIT, connect(&again, Helper::At(path))).await
 }
 
 /// The path of this version's helper.
@@ -200,15 +210,13 @@ async fn put(
 /// Starts the program once.
 async fn prove(connector: &Arc<SshConnector>, program: &RemotePath) -> Result<(), Problem> {
     let program = String::from_utf8_lossy(program.as_bytes()).into_owned();
-    let again = Arc::new(connector.again());
-    let trial = connect(&again, Helper::At(program));
     let limit = COMMAND_LIMIT.as_secs();
-    let late = || Problem::new("helper", format!("it does not answer within {limit} s"));
-    let trial = tokio::time::timeout(COMMAND_LIMIT, trial).await.map_err(|_| late())?;
-    let trial = trial.map_err(|problem| {
+    let late = |_| Problem::new("helper", format!("it does not answer within {limit} s"));
+    let started = start(connector, program).await.map_err(late)?;
+    let started = started.map_err(|problem| {
         problem.hint_too("the home directory may be mounted noexec; plain SFTP works")
     })?;
-    let version = trial.server().and_then(|server| server.version);
+    let version = started.server().and_then(|server| server.version);
     if version.as_deref() == Some(place::VERSION) {
         return Ok(());
     }
