@@ -2,14 +2,15 @@
 
 use std::sync::Arc;
 
-use base::{Errno, RemotePath, Result};
-use sftp::FileAttrs;
+use base::{AttrChange, Errno, RemotePath, Result};
+use sftp::{Extension, FileAttrs};
 
 use crate::errno::from_sftp;
 use crate::host::Host;
 use crate::open::missing_bits;
 use crate::probe::Probe;
 use crate::session::Session;
+use crate::setattr::change_without_following;
 use crate::{attr, pipelined};
 
 impl Host {
@@ -40,9 +41,17 @@ impl Host {
                 if let Some(wanted) = are.and_then(|are| missing_bits(perm, are & attr::PERM_BITS))
                     && !self.may_have_default_acl_above(session, path).await?
                 {
-                    let wanted = FileAttrs::with_permissions(wanted);
-                    match session.client.setstat(&session.path(path)?, wanted).await {
-                        Err(error) if error.ends_connection() => return Err(from_sftp(&error)),
+                    let (full, attrs) = (session.path(path)?, FileAttrs::with_permissions(wanted));
+                    // Another user may have put a link there.
+                    let set = if session.offers(Extension::Lsetstat) {
+                        let change = AttrChange { perm: Some(wanted), ..AttrChange::default() };
+                        change_without_following(session, path, &full, (&change, attrs)).await
+                    } else {
+                        let set = session.client.setstat(&full, attrs).await;
+                        set.map_err(|error| from_sftp(&error))
+                    };
+                    match set {
+                        Err(errno) if errno.is_loss() => return Err(errno),
                         // The server may insist on fewer bits.
                         _ => {}
                     }

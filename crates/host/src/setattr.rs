@@ -2,8 +2,9 @@
 //!
 //! The protocol carries both owners or none, and both times or none; to change one of a pair, the
 //! other is queried first. `attrs@sshoal` carries single times, with nanoseconds. SETSTAT follows
-//! links; `lsetstat@openssh.com` does not. Without it, LSTAT has to show first that the path is not
-//! a link.
+//! links; `lsetstat@openssh.com` does not, and is used for every kind of entry, because another user
+//! of the server may put a link there at any time. Without it, LSTAT has to show first that the path
+//! is not a link. A size is set by SETSTAT only, after an LSTAT.
 //!
 //! A server other than OpenSSH's gets size, owner, mode and times in requests of their own, sent
 //! together: that of `github.com/pkg/sftp`, which rclone and others use, reads them in another order
@@ -69,7 +70,7 @@ impl Host {
             return Ok(());
         }
         let attrs = to_wire(&rest, present.as_ref(), exact);
-        if by_lsetstat && kind != Some(FileKind::Regular) {
+        if by_lsetstat {
             return change_without_following(&session, path, &full, (&rest, attrs)).await;
         }
         // LSTAT has reported the type, or links are followed.
@@ -124,7 +125,7 @@ impl Host {
 /// By `lsetstat`; `attrs` is `change` in the protocol's form. If the server's system cannot set a
 /// mode without following links (this needs /proc, which a chroot may lack), SETSTAT is used for a
 /// path that is not a link.
-async fn change_without_following(
+pub(crate) async fn change_without_following(
     session: &Arc<Session>,
     path: &RemotePath,
     full: &[u8],

@@ -207,7 +207,7 @@ const CHANGES: &[Case] = &[
     Case {
         name: "setattr",
         call: |stage| Box::pin(async { stage.host.setattr(&path("file"), mtime(1_000)).await }),
-        change: Some((Message::Setstat, |dir| has_mtime(dir, "file", 1_000))),
+        change: Some((Message::Lsetstat, |dir| has_mtime(dir, "file", 1_000))),
     },
     Case {
         name: "setattr size",

@@ -122,7 +122,11 @@ async fn attributes_are_set_one_by_one_where_the_server_is_not_openssh() {
             actor.fail(resize, StatusCode::OK).await;
             let mut ids = Vec::new();
             for attrs in by_path {
-                ids.push(actor.expect(Request::Setstat { path: b"f", attrs }).await);
+                let request = match extensions {
+                    [] => Request::Setstat { path: b"f", attrs },
+                    _ => Request::Lsetstat { path: b"f", attrs },
+                };
+                ids.push(actor.expect(request).await);
             }
             for id in ids {
                 actor.fail(id, StatusCode::OK).await;
@@ -758,6 +762,39 @@ async fn a_mkdir_that_is_lost_before_its_permission_bits_are_set_is_a_loss() {
         let expected = if received == 3 { Ok(()) } else { Err(Errno::EHOSTDOWN) };
         assert_eq!(made, expected, "{received}");
     }
+}
+
+/// Another user of the server may put a link in the place of an entry at any time.
+#[tokio::test]
+async fn neither_a_change_nor_a_new_directory_follows_a_link() {
+    let (host, mut actor) = staged(&[Extension::Lsetstat], Config::default()).await;
+    let (file, dir) = (path("f"), path("d"));
+    let group = AttrChange { gid: Some(5), ..AttrChange::default() };
+    let owners = |gid| FileAttrs { owner: Some(Owner { uid: 1, gid }), ..FileAttrs::default() };
+    let serve = async {
+        let look = actor.expect(Request::Lstat { path: b"f" }).await;
+        let attrs = FileAttrs { permissions: Some(0o100_644), size: Some(0), ..owners(1) };
+        actor.send(look, Reply::Attrs(attrs)).await;
+        let set = actor.expect(Request::Lsetstat { path: b"f", attrs: owners(5) }).await;
+        actor.fail(set, StatusCode::OK).await;
+
+        let made = actor.receive(|id, _| id).await;
+        let look = actor.expect(Request::Lstat { path: b"d" }).await;
+        actor.fail(made, StatusCode::OK).await;
+        actor.attrs(look, 0o040_700, 0).await;
+        let attrs = FileAttrs::with_permissions(0o755);
+        let set = actor.expect(Request::Lsetstat { path: b"d", attrs }).await;
+        actor.fail(set, StatusCode::FAILURE).await;
+        // A server that cannot set a mode without following links.
+        let look = actor.expect(Request::Lstat { path: b"d" }).await;
+        actor.attrs(look, 0o120_777, 0).await;
+    };
+    let calls = async {
+        assert_eq!(host.setattr(&file, group).await, Ok(()));
+        assert_eq!(host.mkdir(&dir, 0o755).await, Ok(()));
+    };
+    tokio::join!(calls, serve);
+    actor.expect_nothing().await;
 }
 
 /// An access list that cannot be queried may deny the bits that are missing.
