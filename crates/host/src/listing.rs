@@ -99,13 +99,13 @@ impl Listing {
         for _ in 0..MAX_EMPTY_BATCHES {
             if !state.ready.is_empty() {
                 if self.follows {
-                    self.resolve_links(&mut state.ready).await;
+                    self.resolve_links(&mut state.ready).await?;
                 }
                 return Ok(Some(std::mem::take(&mut state.ready)));
             }
             match state.end {
                 Some(Ok(())) if !state.searchable => {
-                    if self.may_not_search().await {
+                    if self.may_not_search().await? {
                         state.end = Some(Err(Errno::EACCES));
                     }
                     state.searchable = true;
@@ -119,10 +119,14 @@ impl Listing {
     }
 
     /// Whether the server denies access to the directory's own `.`.
-    async fn may_not_search(&self) -> bool {
+    async fn may_not_search(&self) -> Result<bool> {
         let dot = [&self.path[..], b"/."].concat();
-        let answer = self.open.session.client.lstat(&dot).await;
-        answer.is_err_and(|error| error.status() == Some(StatusCode::PERMISSION_DENIED))
+        match self.open.session.client.lstat(&dot).await {
+            Err(error) if error.ends_connection() => Err(errno::from_sftp(&error)),
+            answer => {
+                Ok(answer.is_err_and(|error| error.status() == Some(StatusCode::PERMISSION_DENIED)))
+            }
+        }
     }
 
     /// Waits for one reply and adds it to the state.
@@ -159,8 +163,9 @@ impl Listing {
         }
     }
 
-    /// Gives links the attributes of their targets, if those exist.
-    async fn resolve_links(&self, entries: &mut [DirEntry]) {
+    /// Gives links the attributes of their targets, if those exist. Fails if the connection is lost
+    /// before all are known.
+    async fn resolve_links(&self, entries: &mut [DirEntry]) -> Result<()> {
         let is_link =
             |entry: &&mut DirEntry| entry.attr.is_some_and(|attr| attr.kind == FileKind::Symlink);
         let links: Vec<_> = entries.iter_mut().filter(is_link).collect();
@@ -170,10 +175,14 @@ impl Listing {
             .map(|path| self.open.session.client.stat(&path))
             .collect();
         for (entry, answer) in links.into_iter().zip(pipelined::all(calls).await) {
-            if let Ok(attr) = answer.map_or(Err(Errno::ENOENT), |attrs| attr::from_wire(&attrs)) {
-                entry.attr = Some(attr);
+            match answer {
+                Ok(attrs) => entry.attr = attr::from_wire(&attrs).ok().or(entry.attr),
+                Err(error) if error.ends_connection() => return Err(errno::from_sftp(&error)),
+                // A dangling link is shown as a link.
+                Err(_) => {}
             }
         }
+        Ok(())
     }
 }
 

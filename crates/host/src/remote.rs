@@ -52,6 +52,7 @@ impl Remote for Host {
         } else if self.config().follow_symlinks {
             match pipelined::both(session.client.stat(&full), session.client.lstat(&full)).await {
                 (Ok(attrs), _) => Ok(attrs),
+                (Err(error), _) if error.ends_connection() => Err(error),
                 // A dangling link is shown as a link.
                 (Err(_), there) => there,
             }

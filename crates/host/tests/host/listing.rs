@@ -304,3 +304,69 @@ async fn an_empty_directory_with_a_dot_entry_costs_no_extra_request() {
         assert_eq!(listed, if refused { Err(Errno::EACCES) } else { Ok(None) });
     }
 }
+
+fn entries_with(names: &[(&'static [u8], u32)]) -> Reply {
+    let entry = |(name, mode): &(&'static [u8], u32)| NameEntry {
+        name: Bytes::from_static(name),
+        longname: Bytes::new(),
+        attrs: FileAttrs { size: Some(0), permissions: Some(*mode), ..FileAttrs::default() },
+    };
+    Reply::Names(names.iter().map(entry).collect())
+}
+
+/// A loss is an error, and shows neither links that lead to something as links nor a directory
+/// that may not be searched as empty.
+#[tokio::test]
+async fn a_loss_behind_the_last_entry_is_an_error() {
+    for has_link in [true, false] {
+        let config = Config { follow_symlinks: true, ..Config::default() };
+        let (host, mut actor) = staged(&[], config).await;
+        let server = async {
+            let id = actor.expect(Request::Opendir { path: b"d" }).await;
+            actor.handle(id, b"h").await;
+            let first = actor.expect(Request::Readdir { handle: b"h" }).await;
+            let second = actor.expect(Request::Readdir { handle: b"h" }).await;
+            match has_link {
+                true => {
+                    let listed = [(&b"f"[..], 0o100_644), (b"l", 0o120_777)];
+                    actor.send(first, entries_with(&listed)).await;
+                }
+                false => actor.fail(first, StatusCode::EOF).await,
+            }
+            actor.fail(second, StatusCode::EOF).await;
+            loop {
+                let is_last = actor.receive(|_, request| match request {
+                    Request::Stat { path } => path == b"d/l",
+                    Request::Lstat { path } => path == b"d/.",
+                    _ => false,
+                });
+                if is_last.await {
+                    break;
+                }
+            }
+            drop(actor);
+        };
+        let client = async {
+            let dh = host.opendir(&path("d")).await.unwrap();
+            host.readdir(dh).await
+        };
+        let (listed, ()) = tokio::join!(client, server);
+        assert_eq!(listed, Err(Errno::EHOSTDOWN), "{has_link}");
+    }
+}
+
+/// A loss between the replies to STAT and LSTAT of a link does not make it a dangling one.
+#[tokio::test]
+async fn a_link_whose_target_is_unknown_for_a_loss_is_an_error() {
+    let config = Config { follow_symlinks: true, ..Config::default() };
+    let (host, mut actor) = staged(&[], config).await;
+    let at = path("l");
+    let server = async {
+        actor.expect(Request::Stat { path: b"l" }).await;
+        let link = actor.expect(Request::Lstat { path: b"l" }).await;
+        actor.attrs(link, 0o120_777, 1).await;
+        drop(actor);
+    };
+    let (attr, ()) = tokio::join!(host.lstat(&at), server);
+    assert_eq!(attr, Err(Errno::EHOSTDOWN));
+}
