@@ -36,7 +36,7 @@ pub(crate) async fn login_ids(session: &Arc<Session>) -> Result<(u32, u32), Errn
 }
 
 async fn ids_of_server(session: &Arc<Session>) -> Option<(u32, u32)> {
-    parse(&session.read_small(STATUS, STATUS_BYTES).await?)
+    parse(&session.read_small(STATUS, STATUS_BYTES).await.ok()?)
 }
 
 /// The effective ids in `/proc/PID/status`: real, effective, saved, of the file system.

@@ -406,12 +406,8 @@ impl Remote for Host {
 
     async fn write_verifier(&self) -> Result<Option<Bytes>> {
         let session = self.metadata().await?;
-        let run = session.boot_id().await.map(Bytes::copy_from_slice);
-        // A lost session cannot say that the server has no boot id.
-        if run.is_none() && !session.is_alive() {
-            return Err(Errno::EHOSTDOWN);
-        }
-        Ok(run)
+        let run = session.boot_id().await.map_err(|error| errno::from_handle(&error))?;
+        Ok(run.map(Bytes::copy_from_slice))
     }
 
     fn has_locks(&self) -> bool {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use base::{Errno, InvalidName, RemotePath};
 use bytes::Bytes;
 use sftp::codec::ExactAttrs;
-use sftp::{Client, Counters, Extension, FileAttrs, OpenFlags, Options};
+use sftp::{Client, Counters, Extension, FileAttrs, OpenFlags, Options, StatusCode};
 use tokio::sync::{Notify, OnceCell};
 use tokio::time::Instant;
 
@@ -57,7 +57,7 @@ pub(crate) struct Session {
     /// Longest READ and WRITE, in bytes.
     pub(crate) max_read: u32,
     pub(crate) max_write: u32,
-    /// See [`Session::boot_id`]; set by the first call.
+    /// See [`Session::boot_id`]; set by the first call that gets an answer.
     boot_id: OnceCell<Option<Box<[u8]>>>,
     /// When its end was noticed.
     pub(crate) lost_at: OnceLock<Instant>,
@@ -175,34 +175,54 @@ impl Session {
         }
     }
 
-    /// The beginning of a small file anywhere on the server, by one read; `None` if it cannot be
-    /// read.
-    pub(crate) async fn read_small(self: &Arc<Session>, path: &[u8], len: u32) -> Option<Bytes> {
-        let open = self.client.open(path, OpenFlags::READ, FileAttrs::default());
-        let handle = open.await.ok()?;
+    /// The beginning of a small file anywhere on the server, by one read.
+    pub(crate) async fn read_small(
+        self: &Arc<Session>,
+        path: &[u8],
+        len: u32,
+    ) -> sftp::Result<Bytes> {
+        let handle = self.client.open(path, OpenFlags::READ, FileAttrs::default()).await?;
         // Closed also if this future is dropped.
         let open = OpenHandle::new(self.clone(), handle);
-        Some(self.client.read(&open.handle, 0, len).await.ok()?.unwrap_or_default())
+        Ok(self.client.read(&open.handle, 0, len).await?.unwrap_or_default())
     }
 
-    /// Identifies this boot of the server's machine; read once for the session.
-    pub(crate) async fn boot_id(self: &Arc<Session>) -> Option<&[u8]> {
+    /// Identifies this boot of the server's machine; read once for the session. `None` if the
+    /// server has none. An error if that is not known, because the connection was lost or the
+    /// server cannot open another file at the moment.
+    pub(crate) async fn boot_id(self: &Arc<Session>) -> sftp::Result<Option<&[u8]>> {
         let read = async || {
-            let id = self.read_small(BOOT_ID, BOOT_ID_BYTES).await?;
-            (!id.is_empty()).then(|| id.as_ref().into())
+            let error = match self.read_small(BOOT_ID, BOOT_ID_BYTES).await {
+                Ok(id) => return Ok((!id.is_empty()).then(|| id.as_ref().into())),
+                Err(error) => error,
+            };
+            if error.ends_connection() {
+                return Err(error);
+            }
+            // The status of each other reason. Some servers have it also for a file that is absent.
+            if error.status() == Some(StatusCode::FAILURE) {
+                match self.client.lstat(BOOT_ID).await {
+                    Ok(_) => return Err(error),
+                    Err(lost) if lost.ends_connection() => return Err(lost),
+                    Err(_) => {}
+                }
+            }
+            Ok(None)
         };
-        self.boot_id.get_or_init(read).await.as_deref()
+        Ok(self.boot_id.get_or_try_init(read).await?.as_deref())
     }
 
-    /// Whether both sessions may be of one machine: their boot ids are equal, or one is unknown.
+    /// Whether both sessions may be of one machine: their boot ids are equal, or a server has none.
     ///
     /// A host name may stand for several machines (the login nodes of a cluster), and each
     /// connection may reach another one. They share a network file system then, on which a machine
     /// does not see at once what another has written. So one file is used only over sessions of
     /// one machine.
     pub(crate) async fn is_same_machine(self: &Arc<Session>, other: &Arc<Session>) -> bool {
-        let (one, other) = tokio::join!(self.boot_id(), other.boot_id());
-        one.is_none() || other.is_none() || one == other
+        match tokio::join!(self.boot_id(), other.boot_id()) {
+            (Ok(one), Ok(other)) => one.is_none() || other.is_none() || one == other,
+            _ => false,
+        }
     }
 
     /// The path on the server.

@@ -640,6 +640,34 @@ async fn cancelling_the_boot_id_query_leaves_no_handle() {
     actor.expect(Request::Close { handle: b"boot" }).await;
 }
 
+/// A server that cannot open another file at the moment is not taken for one without a boot id.
+#[tokio::test]
+async fn a_failed_read_of_the_boot_id_is_repeated() {
+    let (host, mut actor) = staged(&[], Config::default()).await;
+    let serve = async {
+        for is_there in [true, false] {
+            let open = actor.receive(|id, _| id).await;
+            actor.fail(open, StatusCode::FAILURE).await;
+            let look = actor.receive(|id, request| {
+                assert!(matches!(request, Request::Lstat { .. }), "{request:?}");
+                id
+            });
+            match (look.await, is_there) {
+                (look, true) => actor.attrs(look, 0o100_444, 0).await,
+                (look, false) => actor.fail(look, StatusCode::FAILURE).await,
+            }
+        }
+    };
+    let calls = async {
+        assert_eq!(host.write_verifier().await, Err(Errno::EIO));
+        assert_eq!(host.write_verifier().await, Ok(None));
+        // It is remembered that the server has none.
+        assert_eq!(host.write_verifier().await, Ok(None));
+    };
+    tokio::join!(calls, serve);
+    actor.expect_nothing().await;
+}
+
 /// Part of what was in flight may have been copied, which the layer above has to know.
 #[tokio::test]
 async fn a_copy_whose_second_part_is_lost_is_a_loss() {
