@@ -26,7 +26,7 @@
 //! request again for the life of the mount: for `open`, `opendir`, `flush`, `fsync`, `fsyncdir`,
 //! `access` and `release` this means success; `create` falls back to `mknod` and `open`, `statx` to
 //! `getattr`, and `lseek`, `copy_file_range` to the kernel's own implementation; extended attributes
-//! become `EOPNOTSUPP`. A panic is answered with `EIO`.
+//! become `EOPNOTSUPP`, and `link` becomes `EPERM` (Linux 6.14). A panic is answered with `EIO`.
 //!
 //! # What has no method
 //!

@@ -4,6 +4,8 @@
 //! files are opened is decided in [`open_modes`](crate::open_modes).
 
 pub mod ending;
+#[cfg(test)]
+mod tests;
 
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
@@ -150,7 +152,7 @@ impl Adapter {
 
     /// Clears set-id bits, as the kernel requests it with a write.
     async fn drop_set_ids(&self, ino: u64) -> Result<()> {
-        if self.vfs.drop_set_ids(Ino(ino)).await? {
+        if never_enosys(self.vfs.drop_set_ids(Ino(ino)).await)? {
             self.invalidate_attributes(ino);
         }
         Ok(())
@@ -196,8 +198,8 @@ impl Adapter {
     }
 }
 
-/// A result of the server, on whose `ENOSYS` the kernel must not conclude that no file supports the
-/// request.
+/// A result of the server. Its `ENOSYS` is that of one file system there; the kernel would conclude
+/// that no file of the mount supports the request, and for some requests that they succeed.
 fn never_enosys<T>(result: Result<T>) -> Result<T> {
     result.map_err(|errno| if errno == Errno::ENOSYS { Errno::EOPNOTSUPP } else { errno })
 }
@@ -381,7 +383,7 @@ impl fuse::Filesystem for Adapter {
 
     /// The kernel requests the time of birth with these; if no file has one, never again.
     async fn statx(&self, ino: u64) -> Result<Stat> {
-        let stat = self.vfs.getattr(Ino(ino)).await?;
+        let stat = never_enosys(self.vfs.getattr(Ino(ino)).await)?;
         if stat.attr.inode.is_none() && !self.vfs.is_union() {
             return Err(Errno::ENOSYS);
         }
@@ -489,11 +491,14 @@ impl fuse::Filesystem for Adapter {
             libc::RENAME_EXCHANGE => RenameMode::Exchange,
             _ => return Err(Errno::EINVAL),
         };
-        self.vfs.rename((Ino(parent), name), (Ino(new_parent), new_name), mode).await
+        let (from, to) = ((Ino(parent), name), (Ino(new_parent), new_name));
+        never_enosys(self.vfs.rename(from, to, mode).await)
     }
 
     async fn link(&self, ino: u64, new_parent: u64, new_name: &[u8]) -> Result<Entry> {
-        self.vfs.link(Ino(ino), Ino(new_parent), new_name).await
+        let linked = self.vfs.link(Ino(ino), Ino(new_parent), new_name).await;
+        // As link(2) says. After ENOSYS the kernel would not send it for another server, either.
+        linked.map_err(|errno| if errno == Errno::ENOSYS { Errno::EPERM } else { errno })
     }
 
     async fn open(&self, ctx: &Context, ino: u64, open: &Open) -> Result<fuse::Opened> {
@@ -506,7 +511,7 @@ impl fuse::Filesystem for Adapter {
             return Err(Errno::ENOSYS);
         }
         let request = open_request(open.flags);
-        let opened = self.vfs.open(Ino(ino), request).await?;
+        let opened = never_enosys(self.vfs.open(Ino(ino), request).await)?;
         if opened.invalidate_attributes {
             self.invalidate_attributes(ino);
         }
@@ -530,7 +535,8 @@ impl fuse::Filesystem for Adapter {
         let request = open_request(create.flags);
         let exclusive = create.flags & libc::O_EXCL != 0;
         let perm = self.vfs.perm_of_new(Ino(parent), create.mode & 0o7777, create.umask).await;
-        let (made, file) = self.vfs.create(Ino(parent), name, perm, exclusive, request).await?;
+        let created = self.vfs.create(Ino(parent), name, perm, exclusive, request).await;
+        let (made, file) = never_enosys(created)?;
         if create.kill_suidgid && !exclusive {
             let undo = OnDrop(|| {
                 self.vfs.release(file.handle);
@@ -576,7 +582,7 @@ impl fuse::Filesystem for Adapter {
             return Ok(());
         }
         let caller = || async { closer(ctx.caller().await) };
-        self.vfs.flush_and_unlock(Handle(fh), Some(lock_owner), caller).await
+        never_enosys(self.vfs.flush_and_unlock(Handle(fh), Some(lock_owner), caller).await)
     }
 
     async fn release(&self, ino: u64, fh: u64) -> Result<()> {
@@ -595,7 +601,7 @@ impl fuse::Filesystem for Adapter {
             // No data was written.
             return Err(Errno::ENOSYS);
         }
-        self.vfs.fsync(Handle(fh)).await
+        never_enosys(self.vfs.fsync(Handle(fh)).await)
     }
 
     async fn opendir(&self, ino: u64) -> Result<fuse::Opened> {
@@ -604,7 +610,7 @@ impl fuse::Filesystem for Adapter {
             // the protocol, which is required).
             return Err(Errno::ENOSYS);
         }
-        Ok(fuse::Opened::new(self.vfs.opendir(Ino(ino)).await?.0))
+        Ok(fuse::Opened::new(never_enosys(self.vfs.opendir(Ino(ino)).await)?.0))
     }
 
     async fn readdir(&self, ino: u64, fh: u64, offset: u64, sink: &mut DirSink) -> Result<()> {
@@ -622,7 +628,7 @@ impl fuse::Filesystem for Adapter {
     }
 
     async fn fsyncdir(&self, ino: u64) -> Result<()> {
-        self.vfs.fsyncdir(Ino(ino)).await
+        never_enosys(self.vfs.fsyncdir(Ino(ino)).await)
     }
 
     async fn statfs(&self, ino: u64) -> Result<StatVfs> {
@@ -633,7 +639,7 @@ impl fuse::Filesystem for Adapter {
         match self.attributes.named(name) {
             Ok(Attribute::Place(place)) => place.value(self.vfs.locate(Ino(ino)).await),
             Ok(Attribute::Digest { kind, effort, is_hex }) => {
-                digest_value(self.vfs.digest(Ino(ino), kind, effort).await?, is_hex)
+                digest_value(never_enosys(self.vfs.digest(Ino(ino), kind, effort).await)?, is_hex)
             }
             Err(Errno::EOPNOTSUPP) => {
                 self.has_server_attributes()?;
@@ -695,7 +701,7 @@ impl fuse::Filesystem for Adapter {
     }
 
     async fn access(&self, ino: u64, mask: u32) -> Result<()> {
-        self.vfs.access(Ino(ino), mask).await
+        never_enosys(self.vfs.access(Ino(ino), mask).await)
     }
 
     async fn lseek(&self, fh: u64, offset: i64, whence: u32) -> Result<u64> {
@@ -736,6 +742,6 @@ impl fuse::Filesystem for Adapter {
         let from = (Handle(copy.fh_in), copy.offset_in);
         let to = (Handle(copy.fh_out), copy.offset_out);
         self.drop_set_ids_of(ctx, copy.ino_out).await?;
-        self.vfs.copy_file_range(from, to, copy.len).await
+        never_enosys(self.vfs.copy_file_range(from, to, copy.len).await)
     }
 }

@@ -130,7 +130,7 @@ pub(super) const OPTIONS: &[MountOption] = &[
         .help("use standard input and output as the SFTP connection; implies -f")
         .also(&["slave"]),
     flag("disable_hardlink", |draft| draft.request.host.disable_hardlink = true)
-        .help("link(2) fails with ENOSYS"),
+        .help("link(2) fails with EPERM"),
     number("max_read", 0, u32::MAX, |draft, bytes| draft.request.host.max_read = limit(bytes))
         .help("maximum bytes of one SFTP READ; 0: the server's limit (default)"),
     number("max_write", 0, u32::MAX, |draft, bytes| draft.request.host.max_write = limit(bytes))
