@@ -7,8 +7,10 @@
 //!   mount (`name_history`), or the expected attributes of an open file. Later observations may
 //!   already show the effect of the request. For a file that was hard-linked through this mount,
 //!   only its kind is known, because its other names may have changed it.
-//! - *New* means created between sending the request and noticing its loss, by the server's clock.
-//!   While that clock is unknown, it means created at the mtime of the parent directory.
+//! - *New* means created between sending the request and noticing its loss, by the server's clock;
+//!   what was created later in the outage is of another client. If the request is sent again, *new*
+//!   includes the time until the end of that. While the clock is unknown, it means created at the
+//!   mtime of the parent directory.
 //!
 //! | request | observed now | result |
 //! |---|---|---|
@@ -196,13 +198,13 @@ impl Core {
         mut errno: Errno,
     ) -> Result<()> {
         let mut retry = Retry::new(self);
+        let mut in_doubt = sent.lost();
         // The server's error when the request was sent again.
         let mut refusal = None;
         loop {
             retry.after_loss(errno).await?;
             let answer = loop {
-                let outcome = match retry.within_deadline(self.outcome(request, sent.lost())).await
-                {
+                let outcome = match retry.within_deadline(self.outcome(request, in_doubt)).await {
                     Err(errno) if errno.is_loss() => break Err(errno),
                     // A name that cannot be checked cannot be changed either: the server returns
                     // the exact error.
@@ -217,7 +219,9 @@ impl Core {
                     (Outcome::NotDone, None) => {}
                     (Outcome::Unknown(why), _) => return Err(self.warn_unknown(request, why)),
                 }
-                match retry.within_deadline(request.send(&*self.inner)).await {
+                let answer = retry.within_deadline(request.send(&*self.inner)).await;
+                in_doubt = sent.lost();
+                match answer {
                     Err(errno) if errno == request.errno_if_done() => refusal = Some(errno),
                     answer => break answer,
                 }

@@ -6,9 +6,8 @@
 //! Any other one that may create a file checks it for the permission bits of the file.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use base::{Create, Errno, OpenFlags, OpenGuard, Opened, RemotePath, Result};
+use base::{Create, Errno, Mutex, OpenFlags, OpenGuard, Opened, RemotePath, Result};
 
 use crate::Core;
 use crate::expected_attrs::ExpectedAttrs;
@@ -16,6 +15,7 @@ use crate::file::OpenFiles;
 use crate::name_history::NameState;
 use crate::name_ops::{CreateOutcome, SentAt};
 use crate::reopen::needed_perm;
+use crate::retry::RemoteCall;
 
 /// Attempts to open a file that is removed, renamed or replaced in the meantime.
 const MAX_OPENS: u32 = 8;
@@ -89,26 +89,51 @@ impl Core {
         Ok(Some(Opened { fh, ..opened }))
     }
 
-    /// Opens a file, or creates one. Its mode may refuse opens.
+    /// Opens a file, or creates one.
     async fn open_or_create(
         self: &Arc<Core>,
         path: &RemotePath,
         flags: OpenFlags,
         perm: u32,
     ) -> Result<Opened> {
+        self.wait_connected().await?;
         let sent = SentAt::now(self);
-        let attempts = AtomicU32::new(0);
-        let opened = self.with_retry(|| match attempts.fetch_add(1, Ordering::Relaxed) {
-            0 => self.inner.open(path, flags),
-            _ => Box::pin(self.open_or_create_again(path, flags, perm, sent.lost())),
-        });
+        match self.inner.open(path, flags).await {
+            Err(errno) if errno.is_loss() => {
+                Box::pin(self.open_or_create_in_doubt(path, flags, perm, sent, errno)).await
+            }
+            answer => answer,
+        }
+    }
+
+    /// Repeats an open without a reply, which may have created the file. Its mode may refuse opens.
+    async fn open_or_create_in_doubt(
+        self: &Arc<Core>,
+        path: &RemotePath,
+        flags: OpenFlags,
+        perm: u32,
+        sent: SentAt,
+        errno: Errno,
+    ) -> Result<Opened> {
+        let in_doubt = &Mutex::new(sent.lost());
+        let open_again = || -> RemoteCall<'_, Opened> {
+            Box::pin(async move {
+                let before = *in_doubt.lock();
+                let opened = self.open_or_create_again(path, flags, perm, before).await;
+                if opened.as_ref().is_err_and(|errno| errno.is_loss()) {
+                    *in_doubt.lock() = sent.lost();
+                }
+                opened
+            })
+        };
         let is_protected = needed_perm(flags.access) & !perm != 0;
-        match opened.await {
-            Err(Errno::EACCES) if is_protected && attempts.load(Ordering::Relaxed) > 1 => {}
+        match self.retry_until_done(Some(errno), open_again).await {
+            Err(Errno::EACCES) if is_protected => {}
             opened => return opened,
         }
+        let in_doubt = *in_doubt.lock();
         let outcome =
-            self.with_retry(|| Box::pin(self.create_outcome(path, flags, perm, sent.lost())));
+            self.with_retry(|| Box::pin(self.create_outcome(path, flags, perm, in_doubt)));
         match outcome.await? {
             CreateOutcome::Opened(opened) => Ok(opened),
             CreateOutcome::Absent | CreateOutcome::Exists => Err(Errno::EACCES),

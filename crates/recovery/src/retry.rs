@@ -186,7 +186,8 @@ impl Core {
         Box::pin(self.retry_until_done(lost, call)).await
     }
 
-    async fn retry_until_done<'a, T: Send>(
+    /// As [`Core::with_retry`], after an attempt that has `lost` its reply.
+    pub(crate) async fn retry_until_done<'a, T: Send>(
         self: &'a Arc<Core>,
         mut lost: Option<Errno>,
         call: impl Fn() -> RemoteCall<'a, T> + Send + Sync,

@@ -4,7 +4,7 @@ use base::{AttrChange, Create, Errno, FileKind, OpenFlags, Remote, RenameMode, S
 use testkit::mem::Options;
 use testkit::{Call, MemRemote, path};
 
-use super::stage::{Stage, Started, appending, making};
+use super::stage::{Stage, Started, appending, making, others_run, poll_once};
 
 /// An old time stamp: not created just now.
 const OLD: i64 = 1_000_000_000;
@@ -45,6 +45,57 @@ async fn a_directory_created_by_another_client_is_eexist() {
         // It is a file.
         make(|stage| stage.server().put_file("f", ""));
         assert_eq!(stage.recovering.mkdir(&path("f"), 0o755).await, Err(Errno::EEXIST));
+    }
+}
+
+/// What another client creates long after the loss was noticed is not taken for one's own. A lock
+/// directory would have two owners.
+#[tokio::test(start_paused = true)]
+async fn an_entry_created_by_another_client_in_an_outage_is_not_ours() {
+    for how in How::ALL {
+        let stage = Stage::new();
+        with_clock(&stage).await;
+        let at = path("d");
+        assert_eq!(stage.recovering.lstat(&at).await.unwrap_err(), Errno::ENOENT);
+        let recovering = &stage.recovering;
+        stage.faulty.cut();
+        let mut create: Started<'_, _> = Box::pin(async {
+            match how {
+                How::Mkdir => recovering.mkdir(&at, 0o666).await,
+                How::Mknod => recovering.mknod(&at, FileKind::Fifo, 0o666, (0, 0)).await,
+                How::Open(create) => {
+                    let opened = recovering.open(&at, OpenFlags { create, ..making() }).await?;
+                    recovering.close(opened.fh);
+                    Ok(())
+                }
+            }
+        });
+        assert!(poll_once(&mut create).is_pending());
+        others_run().await;
+        // Times are compared in seconds.
+        let lost = base::Timestamp::now().secs;
+        while base::Timestamp::now().secs == lost {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        match how {
+            How::Mkdir => stage.server().put_dir("d"),
+            How::Mknod => {
+                let theirs = stage.server().mknod(&at, FileKind::Fifo, 0o600, (0, 0));
+                theirs.await.unwrap();
+            }
+            How::Open(_) => stage.server().put_file("d", ""),
+        }
+        stage.server().set_perm("d", 0o600);
+        // The longest time that is not distinguished from the present.
+        stage.server().set_mtime("d", base::Timestamp::now().secs + 2);
+        stage.faulty.restore();
+        let expected = match how {
+            How::Open(Create::IfAbsent(_)) => Ok(()),
+            _ => Err(Errno::EEXIST),
+        };
+        assert_eq!(create.await, expected, "{how:?}");
+        assert_eq!(stage.server().attr("d").perm, 0o600, "{how:?}");
+        stage.nothing_leaked().await;
     }
 }
 
