@@ -24,7 +24,8 @@ const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(4);
 
 /// Time within which a lost connection is usually re-established. A retry that takes longer starts
-/// a probe; if the probe gets no reply within the same time, the state becomes disconnected.
+/// a probe; if the probe gets no reply within the same time, the state becomes disconnected. A
+/// shorter limit of the calls shortens both, so that this is noticed before they give up.
 const RECONNECT_TIME: Duration = Duration::from_secs(2);
 
 /// Reopened handles of one call that may be stale in a row before the call returns `ESTALE`.
@@ -37,6 +38,8 @@ pub(crate) type RemoteCall<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Sen
 pub(crate) struct Retry<'a> {
     core: &'a Arc<Core>,
     deadline: Option<Instant>,
+    /// [`RECONNECT_TIME`], or less.
+    reconnect_time: Duration,
     losses: u32,
     /// The error of the last loss.
     last_error: Errno,
@@ -46,13 +49,16 @@ pub(crate) struct Retry<'a> {
 
 impl<'a> Retry<'a> {
     pub(crate) fn new(core: &'a Arc<Core>) -> Retry<'a> {
-        let deadline = match core.retry_policy() {
-            RetryPolicy::Soft(limit) => Some(Instant::now() + limit),
-            RetryPolicy::Hard | RetryPolicy::None => None,
+        let (deadline, reconnect_time) = match core.retry_policy() {
+            RetryPolicy::Soft(limit) => {
+                (Some(Instant::now() + limit), RECONNECT_TIME.min(limit / 4))
+            }
+            RetryPolicy::Hard | RetryPolicy::None => (None, RECONNECT_TIME),
         };
         let wait = core.connection.begin_wait();
         let (losses, last_error) = (0, Errno::EHOSTDOWN);
-        Retry { core, deadline, losses, last_error, consecutive_stale: 0, _wait: wait }
+        let consecutive_stale = 0;
+        Retry { core, deadline, reconnect_time, losses, last_error, consecutive_stale, _wait: wait }
     }
 
     /// Handles a loss with `errno`: returns `Ok` when the call may be retried, after waiting for
@@ -152,8 +158,9 @@ impl<'a> Retry<'a> {
     /// connect.
     async fn probe_when_slow(&self) -> Infallible {
         if self.losses > 0 {
-            tokio::time::sleep(RECONNECT_TIME).await;
-            self.core.connection.probe(self.core, RECONNECT_TIME, self.last_error).await;
+            let time = self.reconnect_time;
+            tokio::time::sleep(time).await;
+            self.core.connection.probe(self.core, time, self.last_error).await;
         }
         std::future::pending().await
     }

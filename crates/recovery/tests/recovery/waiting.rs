@@ -123,6 +123,27 @@ async fn soft_waits_for_its_time_limit() {
     assert_eq!(stage.content("f"), "x");
 }
 
+/// L8: later calls do not wait for an attempt to connect, which takes longer than the time limit.
+#[tokio::test(start_paused = true)]
+async fn a_silent_server_is_disconnected_before_a_short_time_limit() {
+    let limit = Duration::from_secs(1);
+    let stage = Stage::with(RetryPolicy::Soft(limit));
+    let at = path("f");
+    stage.faulty.fail(Call::Readlink, 1, Errno::ETIMEDOUT);
+    // The requests then: the repeated call, and all probes.
+    let _gates = [
+        stage.faulty.hold(Call::Readlink, 2),
+        stage.faulty.hold(Call::Lstat, 1),
+        stage.faulty.hold(Call::Lstat, 2),
+    ];
+    let began = Instant::now();
+    assert_eq!(stage.recovering.readlink(&at).await, Err(Errno::ETIMEDOUT));
+    assert!(began.elapsed() >= limit && began.elapsed() < limit * 2, "{:?}", began.elapsed());
+    assert!(stage.recovering.is_disconnected());
+    assert_eq!(stage.recovering.readlink(&at).await, Err(Errno::ETIMEDOUT));
+    assert_eq!(stage.faulty.calls(Call::Readlink), 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn soft_survives_a_short_break() {
     let stage = Stage::with(RetryPolicy::Soft(Duration::from_secs(20)));
