@@ -135,6 +135,9 @@ impl OpenDirectories {
             let mut state = directory.state.lock();
             if let Some(path) = state.path.as_ref().and_then(|path| mode.moved(path, from, to)) {
                 state.path = Some(path);
+            } else if mode != RenameMode::Exchange && state.path.as_ref() == Some(to) {
+                // It was replaced, so it was empty and is removed.
+                state.path = None;
             }
         });
     }

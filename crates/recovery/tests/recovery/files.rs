@@ -924,6 +924,23 @@ async fn a_removed_directory_is_an_error_and_not_empty() {
     assert_eq!(stage.recovering.readdir(ours).await, Ok(None));
 }
 
+/// L5: a rename replaces an empty directory only; the names of the other one are not shown.
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_was_replaced_by_a_rename_is_empty() {
+    let stage = Stage::new();
+    stage.server().put_dir("old");
+    stage.server().put_file("new/x", "");
+    let old = stage.recovering.opendir(&path("old")).await.unwrap();
+    stage.recovering.rename(&path("new"), &path("old"), RenameMode::Replace).await.unwrap();
+    stage.blink();
+    assert_eq!(stage.recovering.readdir(old).await, Ok(None));
+    // A rename to the same name replaces nothing.
+    let again = stage.recovering.opendir(&path("old")).await.unwrap();
+    stage.recovering.rename(&path("old"), &path("old"), RenameMode::Replace).await.unwrap();
+    stage.blink();
+    assert_eq!(stage.recovering.readdir(again).await.unwrap().unwrap().len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn dropping_everything_closes_everything() {
     let stage = Stage::new();
