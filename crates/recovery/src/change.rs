@@ -244,7 +244,7 @@ impl Core {
                         lost = Some(Errno::ESTALE);
                     }
                 }
-                Err(errno) if retry.is_retryable(errno) => lost = Some(errno),
+                Err(errno) if retry.may_reopen_after(errno) => lost = Some(errno),
                 Err(errno) => return Err(errno),
             }
             if handle.file.lock().phase == Phase::Dead {

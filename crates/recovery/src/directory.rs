@@ -224,7 +224,7 @@ impl Core {
                     directory.set_reopened(inner, epoch, (requested, path));
                     return Ok(());
                 }
-                Err(errno) if retry.is_retryable(errno) => lost = Some(errno),
+                Err(errno) if retry.may_reopen_after(errno) => lost = Some(errno),
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {
                     self.history.record_reply(&path, NameState::Absent, requested);
                     return Err(Errno::ESTALE);

@@ -85,17 +85,18 @@ impl Core {
         }
     }
 
-    /// Reopens the file if necessary. Returns the error of a loss.
+    /// Reopens the file if necessary. Returns the error after which to try again.
     async fn reopen(
         self: &Arc<Core>,
         retry: &Retry<'_>,
         handle: &Arc<Handle>,
     ) -> Result<Option<Errno>> {
-        let opened = async {
-            reopen::attempt(self, &handle.file).await?;
-            self.reopen_closed(handle).await
-        };
-        match retry.within_deadline(opened).await {
+        match retry.within_deadline(reopen::attempt(self, &handle.file)).await {
+            Ok(()) => {}
+            Err(errno) if retry.may_reopen_after(errno) => return Ok(Some(errno)),
+            Err(errno) => return Err(errno),
+        }
+        match retry.within_deadline(self.reopen_closed(handle)).await {
             Ok(()) => Ok(None),
             Err(errno) if retry.is_retryable(errno) => Ok(Some(errno)),
             Err(errno) => Err(errno),

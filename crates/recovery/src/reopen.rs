@@ -36,7 +36,7 @@ use crate::change::send;
 use crate::change_log::{Change, Replay};
 use crate::expected_attrs::ExpectedAttrs;
 use crate::file::{FileState, Handle, InnerHandle, OpenFile, OwnWrite, Phase, Tail, locks};
-use crate::retry::RemoteCall;
+use crate::retry::{RemoteCall, is_temporary};
 
 /// Changes that are replayed before the first of them is answered: enough to fill a long link with
 /// writes of 128 KiB.
@@ -411,11 +411,11 @@ async fn is_same_file(
     Ok(tail.matches(&data.to_vec()))
 }
 
-/// Opens a file to read it; `None` if that is not permitted, or it is gone.
+/// Opens a file to read it; `None` if that is not permitted, or it does not exist.
 async fn open_to_compare<'a>(core: &'a Core, path: &RemotePath) -> Result<Option<OpenGuard<'a>>> {
     let inner = &*core.inner;
     match inner.open(path, OpenFlags::existing(Access::Read)).await {
-        Err(errno) if !errno.is_loss() && errno != Errno::ESTALE => Ok(None),
+        Err(errno) if !may_pass(errno) => Ok(None),
         opened => Ok(Some(OpenGuard::new(inner, opened?.fh))),
     }
 }
@@ -473,6 +473,11 @@ async fn has_write(core: &Core, path: &RemotePath, attr: &Attr, write: &OwnWrite
 /// A handle that is stale as soon as it is opened was lost with its connection.
 fn stale_as_loss(errno: Errno) -> Errno {
     if errno == Errno::ESTALE { Errno::EHOSTDOWN } else { errno }
+}
+
+/// Whether what fails with this error may succeed after another attempt to reopen the file.
+fn may_pass(errno: Errno) -> bool {
+    errno.is_loss() || errno == Errno::ESTALE || is_temporary(errno)
 }
 
 /// What a search has found.

@@ -28,8 +28,15 @@ const MAX_BACKOFF: Duration = Duration::from_secs(4);
 /// shorter limit of the calls shortens both, so that this is noticed before they give up.
 const RECONNECT_TIME: Duration = Duration::from_secs(2);
 
-/// Reopened handles of one call that may be stale in a row before the call returns `ESTALE`.
+/// Reopened handles of one call that may be stale in a row before the call returns `ESTALE`, and
+/// [temporary](is_temporary) refusals of a reopening before it returns their error.
 pub(crate) const MAX_STALE: u32 = 8;
+
+/// Whether a server that refuses to open or to read a file with this error may do it soon: it lacks
+/// file descriptors or memory, or its disk did not answer.
+pub(crate) fn is_temporary(errno: Errno) -> bool {
+    matches!(errno, Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM | Errno::EIO)
+}
 
 /// A call of the inner remote.
 pub(crate) type RemoteCall<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
@@ -79,12 +86,13 @@ impl<'a> Retry<'a> {
         self.backoff().await
     }
 
-    /// Handles an inner handle that became stale, possibly while there is a connection.
-    async fn after_stale(&mut self) -> Result<()> {
+    /// Handles an inner handle that became stale, possibly while there is a connection, or a
+    /// temporary refusal.
+    async fn after_stale(&mut self, errno: Errno) -> Result<()> {
         self.losses += 1;
         self.consecutive_stale += 1;
         if self.consecutive_stale > MAX_STALE {
-            return Err(Errno::ESTALE);
+            return Err(if is_temporary(errno) { errno } else { Errno::ESTALE });
         }
         self.wait_connected().await?;
         self.backoff().await
@@ -96,7 +104,7 @@ impl<'a> Retry<'a> {
         match lost {
             None => self.wait_connected().await,
             Some(errno) if errno.is_loss() => self.after_loss(errno).await,
-            Some(_) => self.after_stale().await,
+            Some(errno) => self.after_stale(errno).await,
         }
     }
 
@@ -173,6 +181,11 @@ impl<'a> Retry<'a> {
     /// Whether `errno` is a loss and the deadline is not over.
     pub(crate) fn is_retryable(&self, errno: Errno) -> bool {
         errno.is_loss() && !self.has_expired()
+    }
+
+    /// The same for the error of a reopening, which may also be temporary.
+    pub(crate) fn may_reopen_after(&self, errno: Errno) -> bool {
+        (errno.is_loss() || is_temporary(errno)) && !self.has_expired()
     }
 }
 

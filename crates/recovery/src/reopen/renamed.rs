@@ -57,7 +57,7 @@ impl Listings {
 /// later file can have: without its time of creation, an inode number may be that of a new file.
 ///
 /// # Errors
-/// When the connection was lost.
+/// When the connection was lost, or the server cannot list the directory at the moment.
 pub(super) async fn search(
     core: &Core,
     file: &OpenFile,
@@ -75,7 +75,7 @@ pub(super) async fn search(
         let number = directory.begun.fetch_add(1, Ordering::Relaxed) + 1;
         match names(core, &dir).await {
             Ok(names) => *last = Listing { number, names },
-            Err(errno) if !errno.is_loss() && errno != base::Errno::ESTALE => return Ok(None),
+            Err(errno) if !super::may_pass(errno) => return Ok(None),
             Err(errno) => return Err(errno),
         }
     }

@@ -941,6 +941,39 @@ async fn a_directory_that_was_replaced_by_a_rename_is_empty() {
     assert_eq!(stage.recovering.readdir(again).await.unwrap().unwrap().len(), 1);
 }
 
+/// L3, L5: a server that cannot open another file at the moment, as after a restart.
+#[tokio::test(start_paused = true)]
+async fn a_temporary_refusal_of_a_reopening_loses_nothing() {
+    for errno in [Errno::EMFILE, Errno::ENFILE, Errno::ENOMEM, Errno::EIO] {
+        let stage = Stage::new();
+        let fh = stage.create("f").await;
+        let dh = stage.recovering.opendir(&path("")).await.unwrap();
+        let gate = stage.faulty.hold(Call::Write, 1);
+        let mut write = stage.recovering.write(fh, 0, Bytes::from_static(b"kept"));
+        assert!(poll_once(&mut write).is_pending() && gate.has_arrived());
+        stage.blink();
+        stage.faulty.fail(Call::Open, 1, errno);
+        assert_eq!(write.await, Ok(()), "{errno}");
+        assert_eq!(stage.content("f"), "kept");
+        stage.blink();
+        stage.faulty.fail(Call::Open, 1, errno);
+        assert_eq!(stage.read(fh).await.unwrap(), b"kept", "{errno}");
+        stage.faulty.fail(Call::Opendir, 1, errno);
+        assert_eq!(stage.recovering.readdir(dh).await.unwrap().unwrap().len(), 1, "{errno}");
+        assert_eq!(stage.faulty.not_reached(), 0);
+        // One that lasts is an error.
+        stage.blink();
+        stage.faulty.fail_always(Call::Open, errno);
+        assert_eq!(stage.read(fh).await, Err(errno));
+        assert_eq!(stage.put(fh, 0, "lost").await, Err(errno));
+        stage.faulty.clear();
+        assert_eq!(stage.read(fh).await.unwrap(), b"kept", "{errno}");
+        stage.recovering.close(fh);
+        stage.recovering.closedir(dh);
+        stage.nothing_leaked().await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn dropping_everything_closes_everything() {
     let stage = Stage::new();
