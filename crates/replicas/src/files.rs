@@ -2,7 +2,8 @@
 //! closed.
 //!
 //! The table is bounded by the gateways, which bound their handles. Of a file's locks the one on
-//! its unsynced changes is taken before the one on its primary.
+//! its unsynced changes is taken before the one on its primary. The latter is held while the file
+//! moves to another gateway, and while a lock or a change is recorded, which ends all moves.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -120,12 +121,18 @@ impl File {
         self.open_path.note_shown(attr);
     }
 
-    /// Makes another handle the primary.
-    pub(crate) fn move_to(&self, handle: Arc<Handle>) {
+    /// Makes another handle the primary, if the file may still move. Returns whether it has.
+    pub(crate) fn move_to(&self, handle: Arc<Handle>) -> bool {
+        let mut primary = self.primary.lock();
+        if !self.may_move() {
+            return false;
+        }
         self.open_path.set_primary(handle.member.index);
-        let left = std::mem::replace(&mut self.primary.lock().handle, handle);
+        let left = std::mem::replace(&mut primary.handle, handle);
         // Closed without the lock.
+        drop(primary);
         drop(left);
+        true
     }
 
     /// Whether requests through it may go to another gateway: there is no change from this mount
@@ -139,16 +146,20 @@ impl File {
                 || self.open_path.name().is_some_and(|name| self.recent.get(&name).is_none()))
     }
 
-    /// A lock is about to be set through it.
+    /// A lock is about to be set through it. From now on the file does not move.
     pub(crate) fn note_lock(&self) {
+        let _primary = self.primary.lock();
         self.locked.store(true, Ordering::SeqCst);
     }
 
-    /// Records a change through it that is about to be sent.
+    /// Records a change through it that is about to be sent. From now on the file does not move.
     pub(crate) fn begin_change(&self) {
-        self.changed.store(true, Ordering::SeqCst);
         let mut unsynced = self.unsynced.lock();
-        let primary = self.primary();
+        let primary = {
+            let primary = self.primary.lock();
+            self.changed.store(true, Ordering::SeqCst);
+            primary.handle.clone()
+        };
         self.open_path.begin_change(primary.member.index);
         unsynced.begun += 1;
         if !std::mem::replace(&mut unsynced.counted, true) {

@@ -182,8 +182,7 @@ impl Replicas {
         if let Some(stripe) =
             file.any_stripe().filter(|stripe| !tried.contains(stripe.member.index))
         {
-            file.move_to(stripe);
-            return true;
+            return file.move_to(stripe);
         }
         let Some(name) = file.open_path.name() else { return false };
         while file.may_move() {
@@ -199,9 +198,8 @@ impl Replicas {
             let Ok(Opened { fh, attr }) = opened else { continue };
             let handle = Arc::new(Handle::new(member, fh));
             if attr.kind == FileKind::Regular && Version::of(&attr) == file.version() {
-                tracing::debug!(gateway = ?member.name, "an open file was moved to this gateway");
-                file.move_to(handle);
-                return true;
+                tracing::debug!(gateway = ?member.name, "moving an open file to this gateway");
+                return file.move_to(handle);
             }
         }
         false

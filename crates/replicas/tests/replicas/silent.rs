@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use base::{Access, Errno, Remote};
+use base::{Access, AttrChange, Errno, Lock, LockFamily, LockKind, LockOwner, LockRange, Remote};
 use bytes::Bytes;
 use replicas::{GatewayState, Mode, Reason};
 use testkit::faulty::Which;
@@ -115,6 +115,49 @@ async fn a_write_waits_for_its_silent_gateway() {
     assert_eq!(look.await.unwrap().map(|attr| attr.size), Ok(7));
     assert_eq!(it.pool.write_verifier().await.unwrap(), before, "nothing was lost");
     it.pool.close(fh);
+}
+
+/// A lock or a change that begins while the file is opened at another gateway keeps it where it is:
+/// the lock would end with the handle.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_is_locked_or_changed_meanwhile_does_not_move() {
+    for is_lock in [true, false] {
+        let it = Faulty::new(Mode::Failover, 2);
+        it.server.put_file("file", b"content");
+        let fh = it.open("file", Access::Read).await;
+        let gates = silence(&it, 0);
+        let opening = it.gateways[1].hold(Call::Open, 1);
+        let pool = it.pool.clone();
+        let read = tokio::spawn(async move { pool.read(fh, 0, 10).await });
+        opening.arrived().await;
+        let pool = it.pool.clone();
+        let call = tokio::spawn(async move {
+            match is_lock {
+                true => {
+                    let owner = LockOwner { family: LockFamily::Posix, number: 1 };
+                    let lock = Lock::new(owner, LockRange::WHOLE, LockKind::Read);
+                    pool.lock(fh, lock, false).await
+                }
+                false => {
+                    let perm = AttrChange { perm: Some(0o600), ..AttrChange::default() };
+                    pool.fsetattr(fh, perm).await
+                }
+            }
+        });
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        opening.release();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        it.gateways[0].clear();
+        drop(gates);
+        assert_eq!(call.await.unwrap(), Ok(()));
+        assert_eq!(read.await.unwrap().unwrap().to_vec(), b"content");
+        assert_eq!(it.server.locked_ranges(), usize::from(is_lock));
+        it.reset_calls();
+        it.pool.fsync(fh).await.unwrap();
+        assert_eq!(it.who(Call::Fsync), Some(0));
+        it.pool.close(fh);
+        assert_eq!(it.server.open_handles(), 0);
+    }
 }
 
 /// A silent gateway whose connection then ends is lost, and requests that wait for it fail.
