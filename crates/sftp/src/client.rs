@@ -15,7 +15,7 @@
 //! 5. No request through a handle is sent behind its CLOSE. A server reuses the bytes of a handle,
 //!    so such a request could reach another file.
 //! 6. Locks: `output` before `pending`; neither is held across an await, and wakers are called
-//!    with neither held.
+//!    with neither held, except for that of [`Client::busy`].
 //!
 //! Not here: time-outs, reconnecting, splitting of long reads and writes. These belong to the
 //! caller.

@@ -14,8 +14,9 @@ use crate::error::Error;
 /// Bits of an id for the slot's index.
 const INDEX_BITS: u32 = 16;
 
-/// Maximum number of slots. The limit of calls in flight is far lower; only CLOSE is sent without
-/// that limit, one for each handle that the server has returned, and single probes.
+/// Maximum number of slots. The limit of calls in flight is far lower. These are sent without it:
+/// one CLOSE for each handle that the server has returned, one request to undo each lock whose call
+/// was dropped, and single probes. [`Expect::Event`] does not count.
 const MAX_SLOTS: usize = 1 << INDEX_BITS;
 
 /// The expected type of reply, beside STATUS.
