@@ -14,7 +14,7 @@ use crate::handles::{OpenFile, OpenHandle};
 use crate::host::Host;
 use crate::probe::Probe;
 use crate::range_lock::{Ticket, WHOLE_FILE};
-use crate::{chunk_request, errno, pipelined};
+use crate::{chunk_request, errno};
 
 /// Chunks of long reads and writes are multiples of this, a page.
 const PART_MULTIPLE_BYTES: u32 = 4096;
@@ -54,7 +54,7 @@ impl Host {
             ticket.ready().await;
         }
         let all = file.all_handles();
-        let mut closing = pin!(pipelined::all(all.iter().map(|open| open.close())));
+        let mut closing = pin!(base::join_in_order(all.iter().map(|open| open.close())));
         let answers = poll_fn(|context| {
             let polled = closing.as_mut().poll(context);
             // CLOSE was sent, and does not conflict with other requests for this path.

@@ -203,7 +203,7 @@ impl Pool {
             return Greeting { root: None, places: Vec::new() };
         }
         let client = &session.client;
-        let places = pipelined::all(places.iter().map(|place| client.stat(place.as_bytes())));
+        let places = base::join_in_order(places.iter().map(|place| client.stat(place.as_bytes())));
         let root = async {
             let path = session.path(&RemotePath::root()).ok()?;
             // The root may be a link to a directory.
@@ -299,7 +299,7 @@ impl Host {
     ) -> Result<Option<(String, Option<String>)>, Errno> {
         let session = self.metadata().await?;
         let stat = places.iter().map(|place| session.client.stat(place.as_bytes()));
-        let answers = pipelined::all(stat).await;
+        let answers = base::join_in_order(stat).await;
         let Some((place, attrs)) = first_program(places.to_vec(), answers) else { return Ok(None) };
         let unfit = may_be_started(&session, &attrs).await.err();
         Ok(Some((place, unfit.map(|unfit| unfit.to_string()))))

@@ -174,7 +174,7 @@ impl Listing {
             .map(|entry| [&self.path[..], b"/", entry.name.as_bytes()].concat())
             .map(|path| self.open.session.client.stat(&path))
             .collect();
-        for (entry, answer) in links.into_iter().zip(pipelined::all(calls).await) {
+        for (entry, answer) in links.into_iter().zip(base::join_in_order(calls).await) {
             match answer {
                 Ok(attrs) => entry.attr = attr::from_wire(&attrs).ok().or(entry.attr),
                 Err(error) if error.ends_connection() => return Err(errno::from_sftp(&error)),

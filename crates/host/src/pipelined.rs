@@ -6,43 +6,6 @@ use std::task::{Context, Poll, Waker};
 
 use sftp::{Call, Result};
 
-enum MaybeDone<T> {
-    Pending(Call<T>),
-    Done(Result<T>),
-}
-
-impl<T> MaybeDone<T> {
-    /// Polls; `true` when the reply was received.
-    fn poll(&mut self, context: &mut Context<'_>) -> bool {
-        if let MaybeDone::Pending(call) = self {
-            match Pin::new(call).poll(context) {
-                Poll::Ready(result) => *self = MaybeDone::Done(result),
-                Poll::Pending => return false,
-            }
-        }
-        true
-    }
-}
-
-/// Sends all calls in order at the first poll, and waits for all replies.
-pub(crate) async fn all<T>(calls: impl IntoIterator<Item = Call<T>>) -> Vec<Result<T>> {
-    let mut calls: Vec<_> = calls.into_iter().map(MaybeDone::Pending).collect();
-    poll_fn(|context| {
-        let mut done = true;
-        for call in &mut calls {
-            done &= call.poll(context);
-        }
-        if done { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    let answers = calls.into_iter().map(|call| match call {
-        MaybeDone::Done(result) => result,
-        // The loop above ends only when all calls are done.
-        MaybeDone::Pending(_) => Err(sftp::Error::Disconnected("not answered".into())),
-    });
-    answers.collect()
-}
-
 /// Sends both calls in order at the first poll, and waits for both replies. The second may open a
 /// handle: if this future is dropped, the handle is closed.
 pub(crate) async fn both<A, B>(first: Call<A>, mut second: Call<B>) -> (Result<A>, Result<B>) {
@@ -53,17 +16,22 @@ pub(crate) async fn both<A, B>(first: Call<A>, mut second: Call<B>) -> (Result<A
 }
 
 /// Sends both calls in order at the first poll, and waits for the reply of the first.
-pub(crate) async fn first_of<A, B>(first: Call<A>, second: &mut Call<B>) -> Result<A> {
-    let mut first = MaybeDone::Pending(first);
+pub(crate) async fn first_of<A, B>(mut first: Call<A>, second: &mut Call<B>) -> Result<A> {
+    let mut reply = None;
     poll_fn(|context| {
-        let done = first.poll(context);
-        let sent = second.poll_send(context).is_ready();
-        if done && sent { Poll::Ready(()) } else { Poll::Pending }
+        poll_for(&mut reply, &mut first, context);
+        let is_sent = second.poll_send(context).is_ready();
+        reply.take_if(|_| is_sent).map_or(Poll::Pending, Poll::Ready)
     })
-    .await;
-    match first {
-        MaybeDone::Done(first) => first,
-        MaybeDone::Pending(_) => Err(sftp::Error::Disconnected("not answered".into())),
+    .await
+}
+
+/// Polls a call, unless its reply was received.
+fn poll_for<T>(reply: &mut Option<Result<T>>, call: &mut Call<T>, context: &mut Context<'_>) {
+    if reply.is_none()
+        && let Poll::Ready(received) = Pin::new(call).poll(context)
+    {
+        *reply = Some(received);
     }
 }
 
@@ -71,20 +39,24 @@ pub(crate) async fn first_of<A, B>(first: Call<A>, second: &mut Call<B>) -> Resu
 /// handle: if this future is dropped, the handle is closed.
 pub(crate) async fn both_first_opens<A, B>(
     mut first: Call<A>,
-    second: Call<B>,
+    mut second: Call<B>,
 ) -> (Result<A>, Result<B>) {
-    let mut second = MaybeDone::Pending(second);
-    let first = poll_fn(|context| {
-        let done = first.poll_send(context).is_ready() && second.poll(context);
+    let mut reply = None;
+    poll_fn(|context| {
+        if first.poll_send(context).is_ready() {
+            poll_for(&mut reply, &mut second, context);
+        }
         // The reply of `first` is taken last, so that a handle in it is never held by this future
         // alone.
-        if done { Pin::new(&mut first).poll(context) } else { Poll::Pending }
+        if reply.is_some()
+            && let Poll::Ready(first) = Pin::new(&mut first).poll(context)
+            && let Some(second) = reply.take()
+        {
+            return Poll::Ready((first, second));
+        }
+        Poll::Pending
     })
-    .await;
-    match second {
-        MaybeDone::Done(second) => (first, second),
-        MaybeDone::Pending(_) => (first, Err(sftp::Error::Disconnected("not answered".into()))),
-    }
+    .await
 }
 
 /// Sends a request now, to be awaited later. `None`, and nothing was sent, if there is no room.

@@ -22,7 +22,7 @@ use crate::open::is_failure;
 use crate::probe::Probe;
 use crate::range_lock::WHOLE_FILE;
 use crate::session::Session;
-use crate::{attr, chunk_request, errno, pipelined};
+use crate::{attr, chunk_request, errno};
 
 impl Host {
     pub(crate) async fn change_path(&self, path: &RemotePath, change: AttrChange) -> Result<()> {
@@ -78,7 +78,7 @@ impl Host {
             return Err(Errno::EOPNOTSUPP);
         }
         let calls = requests(&session, attrs).map(|attrs| session.client.setstat(&full, attrs));
-        match pipelined::all(calls).await.into_iter().collect() {
+        match base::join_in_order(calls).await.into_iter().collect() {
             Ok(()) => Ok(()),
             Err(error) => Err(Probe(&session).setattr(&error, path, &rest).await),
         }

@@ -25,12 +25,12 @@ use base::{Access, Attr, FileKind, Mutex, OpenFlags};
 use sftp::FileAttrs;
 use tokio::time::Instant;
 
+use crate::attr;
 use crate::chunk_request::Route;
 use crate::flow_control::Slots;
 use crate::handles::{OpenFile, OpenHandle};
 use crate::pool::Pool;
 use crate::session::Session;
-use crate::{attr, pipelined};
 
 /// Bytes through a handle before the file is opened on other sessions: smaller transfers end before
 /// that pays off.
@@ -303,7 +303,7 @@ async fn reads_same_bytes(file: &Weak<OpenFile>, open: &OpenHandle, size: u64) -
     let places = [0, end / 3, end / 2, end];
     let read = |open: &OpenHandle| {
         let read = |offset| open.session.client.read(&open.handle, offset, COMPARED_BYTES);
-        pipelined::all(places.map(read))
+        base::join_in_order(places.map(read))
     };
     let (one, other) = tokio::join!(read(&first), read(open));
     for (one, other) in one.into_iter().zip(other) {

@@ -19,12 +19,12 @@ mod renamed;
 mod verify;
 
 use std::collections::HashMap;
-use std::future::poll_fn;
 use std::ops::Range;
 use std::sync::Arc;
-use std::task::Poll;
 
-use base::{Access, Attr, Errno, Fh, OpenFlags, OpenGuard, RemotePath, Result, until};
+use base::{
+    Access, Attr, Errno, Fh, OpenFlags, OpenGuard, RemotePath, Result, join_in_order, until,
+};
 use tokio::time::Instant;
 
 pub(crate) use appends::LATE;
@@ -572,20 +572,20 @@ async fn replay_batch(
     batch: Vec<Replay>,
     handles: &HashMap<u64, Result<Fh>>,
 ) -> Result<()> {
-    let mut calls: Vec<(usize, RemoteCall<'_, ()>)> = Vec::new();
+    // One change may take several calls: each has the index of its change.
+    let (mut indices, mut calls): (Vec<usize>, Vec<RemoteCall<'_, ()>>) = Default::default();
     for (index, replay) in batch.iter().enumerate() {
         match handles.get(&replay.handle.number) {
-            Some(Ok(fh)) => {
-                calls.extend(calls_for(core, *fh, replay).map(|call| (index, call)));
-            }
+            Some(Ok(fh)) => calls.extend(calls_for(core, *fh, replay)),
             refused => {
                 let errno = refused.and_then(|refused| refused.err()).unwrap_or(Errno::EBADF);
-                calls.push((index, Box::pin(async move { Err(errno) })));
+                calls.push(Box::pin(async move { Err(errno) }));
             }
         }
+        indices.resize(calls.len(), index);
     }
     let mut results: Vec<Result<()>> = vec![Ok(()); batch.len()];
-    for (index, result) in join_all(calls).await {
+    for (index, result) in indices.into_iter().zip(join_in_order(calls).await) {
         results[index] = results[index].and(result);
     }
     let is_lost = |errno: Errno| errno.is_loss() || errno == Errno::ESTALE;
@@ -648,21 +648,4 @@ impl OpenFile {
         }
         state.log.answer(replay.number, result);
     }
-}
-
-/// Polls all calls in order, until all are complete.
-async fn join_all<T>(mut calls: Vec<(usize, RemoteCall<'_, T>)>) -> Vec<(usize, Result<T>)> {
-    let mut results = Vec::with_capacity(calls.len());
-    poll_fn(|context| {
-        calls.retain_mut(|(index, call)| match call.as_mut().poll(context) {
-            Poll::Ready(result) => {
-                results.push((*index, result));
-                false
-            }
-            Poll::Pending => true,
-        });
-        if calls.is_empty() { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
-    results
 }

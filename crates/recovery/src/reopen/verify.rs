@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use base::{Access, Errno, OpenFlags, OpenGuard, RemotePath, Result};
+use base::{Access, Errno, OpenFlags, OpenGuard, RemotePath, Result, join_in_order};
 
-use super::join_all;
 use crate::Core;
 use crate::change_log::Covered;
 use crate::file::{OpenFile, Phase};
@@ -120,12 +119,8 @@ async fn digest(core: &Core, guard: &OpenGuard<'_>, extent: &Extent) -> Result<O
         (extent.offset..extent.offset + extent.len).step_by(extent.write_len as usize).collect();
     let mut whole: Option<Digest> = None;
     for some in offsets.chunks(MAX_IN_FLIGHT) {
-        let reads = some.iter().enumerate();
-        let reads = reads
-            .map(|(index, at)| (index, core.inner.read(guard.fh(), *at, extent.write_len as u32)));
-        let mut parts = join_all(reads.collect()).await;
-        parts.sort_by_key(|(index, _)| *index);
-        for (_, data) in parts {
+        let reads = some.iter().map(|at| core.inner.read(guard.fh(), *at, extent.write_len as u32));
+        for data in join_in_order(reads).await {
             let data = data?;
             if data.len() as u64 != extent.write_len {
                 return Ok(None);
