@@ -374,7 +374,7 @@ fn explain(diagnosis: &ssh::Diagnosis, last: &Mutex<Option<ssh::Cause>>) -> Opti
 }
 
 /// ssh's message if the server starts no programs for this login; its status is [`SSH_FAILED`].
-const REFUSED_PROGRAM: &str = "exec request failed";
+pub const REFUSED_PROGRAM: &str = "exec request failed";
 
 /// Whether the login succeeded, and the program at the server ended or was not started.
 fn ran_program(diagnosis: &ssh::Diagnosis) -> bool {

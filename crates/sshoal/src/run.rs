@@ -36,7 +36,7 @@ use tokio::sync::oneshot;
 
 use control::inside::{self, Inside};
 
-use crate::connector::SSH_FAILED;
+use crate::connector::{REFUSED_PROGRAM, SSH_FAILED};
 use crate::process::current_directory;
 
 /// The command was not run: of this program's own errors, as of env(1) and timeout(1).
@@ -203,30 +203,29 @@ fn at_host(place: &Place, host: &Host, arguments: &Arguments) -> Result<ExitCode
     }
     let ended = supervise(command).map_err(|error| cannot_run(program, &error))?;
     judge(&ended, &about(), has_terminal);
-    let was_run = has_terminal || ended.is_marked || ended.status.code() == Some(SSH_FAILED);
-    Ok(if was_run { exit_code(ended.status) } else { ExitCode::from(EXIT_NOT_RUN) })
+    let is_refused = !has_terminal && ended.is_refused();
+    Ok(if is_refused { ExitCode::from(EXIT_NOT_RUN) } else { exit_code(ended.status) })
 }
 
 /// Reports what the exit code alone does not.
 fn judge(ended: &Ended, host: &str, has_terminal: bool) {
-    let is_failure = ended.status.code() == Some(SSH_FAILED);
     if ended.is_interrupted || has_terminal {
         return;
     }
-    if ended.is_marked && is_failure {
+    if ended.is_marked && ended.status.code() == Some(SSH_FAILED) {
         eprintln!(
             "sshoal: run: note: status 255: the command's own, or it was killed by a signal, or ssh \
              lost the connection"
         );
     } else if !ended.is_marked {
         let (cause, _) = ssh::Cause::of(&ended.words, Some(ended.status));
-        let problem = if is_failure {
-            Problem::new(host, "ssh failed; the command was not run").hint_if(cause.hint())
-        } else {
+        let problem = if ended.is_refused() {
             Problem::new(host, "the server did not run the command").hint(
                 "it allows file transfers only, or runs a command of its own (ForceCommand, a \
                  restricted login shell)",
             )
+        } else {
+            Problem::new(host, "ssh failed; the command was not run").hint_if(cause.hint())
         };
         eprintln!("sshoal: run: {problem}");
     }
@@ -241,6 +240,15 @@ struct Ended {
     words: String,
     /// A signal came that also ends the command.
     is_interrupted: bool,
+}
+
+impl Ended {
+    /// Whether the login succeeded, and the server has not run the command. Not known with a
+    /// terminal.
+    fn is_refused(&self) -> bool {
+        let has_failed = self.status.code() == Some(SSH_FAILED);
+        !self.is_marked && (!has_failed || self.words.contains(REFUSED_PROGRAM))
+    }
 }
 
 /// The signals that end a command. Once they exist, these signals do not end this process by

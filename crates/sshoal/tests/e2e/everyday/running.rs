@@ -131,6 +131,22 @@ fn a_server_for_files_only_refuses() {
     mount.unmount();
 }
 
+/// As a server does that has subsystems only: ssh then exits with the status of its own failures.
+#[test]
+fn a_server_without_commands_refuses() {
+    let world = World::new();
+    let wrapper = world.local("ssh-without-commands");
+    let refusal = "echo 'exec request failed on channel 0' >&2; exit 255";
+    let script = format!("#!/bin/sh\ncase \"$*\" in *' sftp') exec ssh \"$@\";; esac\n{refusal}\n");
+    fs::write(&wrapper, script).unwrap();
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755)).unwrap();
+    let mount = ready(world.mount(&["-o", &format!("ssh_command={}", wrapper.display())]));
+    let ended = run_in(mount.place(), &["touch", "x"]);
+    assert_eq!(ended.status.code(), Some(125), "{ended:?}");
+    assert!(ended.stderr.contains("the server did not run the command"), "{ended:?}");
+    mount.unmount();
+}
+
 #[test]
 fn the_mounts_own_options_connect() {
     let world = World::new();
