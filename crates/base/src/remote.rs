@@ -555,6 +555,22 @@ pub trait Remote: Send + Sync + 'static {
         std::future::pending().await
     }
 
+    /// Like [`Remote::is_disconnected`], for what has the entry at `path` or an entry in the
+    /// directory there: several remotes that are shown as one may be reachable in part. Cheap.
+    fn is_disconnected_at(&self, _path: &RemotePath) -> bool {
+        self.is_disconnected()
+    }
+
+    /// Returns when [`Remote::is_disconnected_at`] becomes true; at once if it is true already.
+    async fn disconnected_at(&self, _path: &RemotePath) {
+        self.disconnected().await;
+    }
+
+    /// The remote that has the open file, if several are shown as one. Cheap.
+    fn serving(&self, _fh: Fh) -> Option<Arc<dyn Remote>> {
+        None
+    }
+
     /// The watches of directories, by which this remote reports changes; `None` if it does not.
     fn watches(&self) -> Option<Arc<dyn Watches>> {
         None

@@ -54,6 +54,11 @@ impl<T> Table<T> {
         self.open.lock().values().for_each(body);
     }
 
+    /// The numbers of all objects.
+    pub fn numbers(&self) -> Vec<u64> {
+        self.open.lock().keys().copied().collect()
+    }
+
     /// The number of objects.
     pub fn len(&self) -> usize {
         self.open.lock().len()

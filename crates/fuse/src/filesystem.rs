@@ -73,10 +73,11 @@ pub trait Filesystem: Send + Sync + 'static {
         std::future::ready(())
     }
 
-    /// Time without a reply from the back end while operations wait for it; zero while it replies.
-    /// A caller that handles a signal that requests its end gets `EINTR` after a second of silence.
+    /// Time without a reply from the back end that has `ino` while operations wait for it; zero
+    /// while it replies. A caller that handles a signal that requests its end gets `EINTR` after a
+    /// second of silence.
     /// By default the silence is unknown, and the age of the signal decides.
-    fn silent_for(&self) -> Duration {
+    fn silent_for(&self, _ino: u64) -> Duration {
         Duration::MAX
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use base::{
     Access, Allocation, AttrChange, Data, Entry, Errno, FileKind, Ino, LockKind, LockRange,
-    LookupResult, Name, OnDrop, RenameMode, Result, Seek, SetXattr, Stat, StatVfs,
+    LookupResult, Name, OnDrop, RemotePath, RenameMode, Result, Seek, SetXattr, Stat, StatVfs,
 };
 use bytes::Bytes;
 use fuse::{Caller, Context, Create, DirSink, LockRequest, Open, SetTime};
@@ -26,8 +26,9 @@ use crate::open_modes::passthrough::{Passthrough, Verdict};
 use crate::profile::recorder::Recorder;
 use ending::Ending;
 
-/// Returns for how long a server has been silent while calls wait for it.
-pub type Silence = Box<dyn Fn() -> Duration + Send + Sync>;
+/// Returns for how long a server of what is at a path, or any server, has been silent while calls
+/// wait for it.
+pub type Silence = Box<dyn Fn(Option<&RemotePath>) -> Duration + Send + Sync>;
 
 /// A [`Vfs`] as a FUSE file system.
 pub struct Adapter {
@@ -344,8 +345,8 @@ impl fuse::Filesystem for Adapter {
         self.ending.drain(&self.vfs).await;
     }
 
-    fn silent_for(&self) -> Duration {
-        (self.silence)()
+    fn silent_for(&self, ino: u64) -> Duration {
+        (self.silence)(self.vfs.path_of(Ino(ino)).as_ref())
     }
 
     fn is_recording(&self, pid: u32) -> bool {

@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Mutex, Remote};
+use base::{Mutex, Remote, RemotePath};
 use cli::{OrProblem, Problem, printable};
 use host::{Host, SessionState};
 use local::Local;
@@ -189,11 +189,16 @@ impl Stack {
         Ok(())
     }
 
-    /// The longest time that a server has been silent while calls wait for it: since its last byte,
-    /// or `Duration::MAX` if the connection is lost. Zero while all answer.
-    pub fn silent_for(&self) -> Duration {
+    /// The longest time that a server of what is at `path`, or in the directory there, has been
+    /// silent while calls wait for it: since its last byte, or `Duration::MAX` if the connection is
+    /// lost. Zero while all answer. `None`: any server.
+    pub fn silent_for(&self, path: Option<&RemotePath>) -> Duration {
         let sources = self.sources();
-        sources.iter().map(|source| source.silent_for()).max().unwrap_or_default()
+        let concerned = |source: &&Arc<Source>| {
+            let place = RemotePath::from_names(&source.spec.place);
+            path.is_none_or(|path| path.is_within(&place) || place.parent().as_ref() == Some(path))
+        };
+        sources.iter().filter(concerned).map(|it| it.silent_for()).max().unwrap_or_default()
     }
 
     /// Connects to the hosts of a branch, without password prompts, and adds it after the existing

@@ -223,11 +223,23 @@ impl Remote for Union {
     }
 
     fn is_disconnected(&self) -> bool {
-        self.is_required_away()
+        self.is_required_away(None)
     }
 
     async fn disconnected(&self) {
-        self.required_away().await;
+        self.required_away(None).await;
+    }
+
+    fn is_disconnected_at(&self, path: &RemotePath) -> bool {
+        self.is_required_away(Some(path))
+    }
+
+    async fn disconnected_at(&self, path: &RemotePath) {
+        self.required_away(Some(path)).await;
+    }
+
+    fn serving(&self, fh: Fh) -> Option<Arc<dyn Remote>> {
+        Some(self.files.get(fh.0).ok()?.branch.remote.clone())
     }
 
     fn watches(&self) -> Option<Arc<dyn Watches>> {

@@ -205,21 +205,19 @@ impl Union {
         both.unwrap_or_default()
     }
 
-    /// Whether a required branch is unreachable.
-    pub(crate) fn is_required_away(&self) -> bool {
-        self.tree()
-            .given()
-            .iter()
-            .any(|branch| !branch.is_optional() && branch.remote.is_disconnected())
+    /// Whether a required branch is unreachable, of those that have a part of what is at `path`, or
+    /// of all.
+    pub(crate) fn is_required_away(&self, path: Option<&RemotePath>) -> bool {
+        required(&self.tree(), path).any(|branch| branch.remote.is_disconnected())
     }
 
-    /// Returns when a required branch is unreachable.
-    pub(crate) async fn required_away(&self) {
+    /// Returns when [`Union::is_required_away`] becomes true.
+    pub(crate) async fn required_away(&self, path: Option<&RemotePath>) {
         let mut changed = self.changed.subscribe();
-        while !self.is_required_away() {
+        while !self.is_required_away(path) {
             let tree = self.tree();
-            let required = tree.given().iter().filter(|branch| !branch.is_optional());
-            let mut gone: Vec<_> = required.map(|branch| branch.remote.disconnected()).collect();
+            let mut gone: Vec<_> =
+                required(&tree, path).map(|branch| branch.remote.disconnected()).collect();
             let any_gone = std::future::poll_fn(|context| {
                 let ready = gone.iter_mut().any(|gone| gone.as_mut().poll(context).is_ready());
                 if ready { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
@@ -233,4 +231,18 @@ impl Union {
             }
         }
     }
+}
+
+/// The required branches that have a part of what is at `path`, or all. A directory shows the
+/// attributes of the branches that are placed in it.
+fn required<'t>(
+    tree: &'t Tree,
+    path: Option<&RemotePath>,
+) -> impl Iterator<Item = &'t Arc<TreeBranch>> {
+    let concerns = move |branch: &TreeBranch| {
+        path.is_none_or(|path| {
+            path.is_within(&branch.place) || branch.place.parent().as_ref() == Some(path)
+        })
+    };
+    tree.given().iter().filter(move |branch| !branch.is_optional() && concerns(branch))
 }

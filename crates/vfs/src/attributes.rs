@@ -46,7 +46,7 @@ impl Vfs {
     }
 
     async fn request_attr(&self, inode: &Arc<Inode>) -> Result<Attr> {
-        self.or_stale(self.fetch_attr(inode), || Ok(self.stale_attr(inode))).await
+        self.or_stale(inode.ino, self.fetch_attr(inode), || Ok(self.stale_attr(inode))).await
     }
 
     /// The attributes of `inode` without a request.
@@ -336,7 +336,7 @@ impl Shared {
             let (stamp, before) = (self.stamp_request(), inode.state().version());
             let path = self.tree().path(inode.ino)?;
             let reply = self.remote.lstat(&path).await;
-            if self.serves_stale() {
+            if self.serves_stale_at(&path) {
                 // The answer may be that of a cache below.
                 return None;
             }

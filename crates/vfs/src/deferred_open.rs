@@ -63,10 +63,11 @@ impl Vfs {
             }
             tree.may_open_again()
         };
+        let stale = self.serves_stale(inode.ino);
         let check = || {
             let state = inode.state();
-            let known = self.validated(&state, inode.kind);
-            (known, known.is_some_and(|attr| self.has_pages(&state, &attr)))
+            let known = self.validated(&state, inode.kind, stale);
+            (known, known.is_some_and(|attr| self.has_pages(&state, &attr, stale)))
         };
         let (mut known, mut pages) = check();
         if known.is_none() && self.prefetch.record_prefetched(&self.shared, inode) {
@@ -85,11 +86,11 @@ impl Vfs {
             .and_then(|attr| self.prefetch.attach(&self.shared, inode, &attr));
         let (attr, remote) = {
             let mut state = inode.state();
-            let Some(attr) = self.validated(&state, inode.kind) else { return Ok(None) };
+            let Some(attr) = self.validated(&state, inode.kind, stale) else { return Ok(None) };
             let has_pages = || {
                 // Pages are dropped while the kernel's size is uncertain.
-                let keeps = self.serves_stale() || !state.has_uncertain_kernel_size();
-                keeps && self.has_pages(&state, &attr)
+                let keeps = stale || !state.has_uncertain_kernel_size();
+                keeps && self.has_pages(&state, &attr, stale)
             };
             if Some(attr) != known || fetched.is_none() && !has_pages() {
                 return Ok(None);
@@ -146,10 +147,11 @@ impl Vfs {
 }
 
 impl Shared {
-    /// Whether the kernel may have pages of the content that `attr` names.
-    pub(crate) fn has_pages(&self, state: &State, attr: &Attr) -> bool {
+    /// Whether the kernel may have pages of the content that `attr` names. `stale`: cached data of
+    /// any age is valid for the file.
+    pub(crate) fn has_pages(&self, state: &State, attr: &Attr, stale: bool) -> bool {
         match self.config.page_cache {
-            PageCache::Validated => state.has_pages(attr, self.trusts_racy()),
+            PageCache::Validated => state.has_pages(attr, self.trusts_racy(stale)),
             PageCache::SameTime => state.has_pages(attr, true),
             PageCache::Always => state.trusts_pages(),
             PageCache::Never => false,
@@ -157,17 +159,17 @@ impl Shared {
     }
 
     /// Whether pages may be kept whose content was read in the second of its mtime.
-    pub(crate) fn trusts_racy(&self) -> bool {
-        self.config.consistency == Consistency::Timeout || self.serves_stale()
+    pub(crate) fn trusts_racy(&self, stale: bool) -> bool {
+        self.config.consistency == Consistency::Timeout || stale
     }
 
-    /// The attributes that a deferred open can rely on.
-    pub(crate) fn validated(&self, state: &crate::inode::State, kind: FileKind) -> Option<Attr> {
+    /// The attributes that a deferred open can rely on. `stale`: those of any age.
+    pub(crate) fn validated(&self, state: &State, kind: FileKind, stale: bool) -> Option<Attr> {
         if kind != FileKind::Regular || self.config.consistency == Consistency::Strict {
             return None;
         }
         let now = Instant::now();
-        let window = match self.serves_stale() {
+        let window = match stale {
             true => Duration::MAX,
             false => self.live(|it| it.open_revalidate),
         };

@@ -27,7 +27,8 @@ impl Vfs {
         }
         inode.writes.drained().await;
         let stamp = self.stamp_request();
-        let mut known = self.validated(&inode.state(), inode.kind);
+        let stale = self.serves_stale(ino);
+        let mut known = self.validated(&inode.state(), inode.kind, stale);
         if known.is_none() {
             known = self.validated_by_listing(&inode).await;
         }
@@ -58,6 +59,7 @@ impl Vfs {
         let path = self.tree().path(dir)?;
         self.prefetch.await_listing(&path).await;
         self.cached_listing_attr(inode)?;
-        self.validated(&inode.state(), inode.kind)
+        let stale = self.serves_stale(inode.ino);
+        self.validated(&inode.state(), inode.kind, stale)
     }
 }

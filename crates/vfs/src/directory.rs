@@ -239,7 +239,7 @@ impl Vfs {
                     })
                 };
                 let cached = || Ok(self.stale_listing(ino).map(ListingState::from_cache));
-                self.or_stale(opening, cached).await?
+                self.or_stale(ino, opening, cached).await?
             }
         };
         let number = self.directories.number();
@@ -381,7 +381,7 @@ impl Vfs {
         let (started, stamp) = directory.with(|state| (state.started, state.stamp));
         let old = directory.opened_at.elapsed() >= self.live(|it| it.dirs).min.max(READ_WITHIN);
         let changed = || self.tree().any_name_changed_since(directory.ino, stamp.seq);
-        if !started && (self.serves_stale() || !old && !changed()) {
+        if !started && (self.serves_stale(directory.ino) || !old && !changed()) {
             return Ok(());
         }
         let reopened = self.open_listing(directory.ino).await?;
@@ -412,7 +412,7 @@ impl Vfs {
             }
             let reading = async { self.remote.readdir(dh).await.map(Some) };
             let cached = || Ok(self.use_stale_listing(directory).then_some(None));
-            let Some(batch) = self.or_stale(reading, cached).await? else { break };
+            let Some(batch) = self.or_stale(directory.ino, reading, cached).await? else { break };
             directory.with(|state| {
                 state.first_batch_at.get_or_insert_with(Instant::now);
             });

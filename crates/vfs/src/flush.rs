@@ -168,11 +168,12 @@ impl Vfs {
     where
         F: Future<Output = Caller>,
     {
+        let remote = self.serving(file.remote.opened());
         let mut progress = Progress::new(file.inode.writes.answered(), Instant::now());
         loop {
             tokio::time::sleep(CHECK_INTERVAL).await;
             let answered = file.inode.writes.answered();
-            let wait = progress.check(answered, self.remote.is_disconnected(), Instant::now());
+            let wait = progress.check(answered, remote.is_disconnected(), Instant::now());
             if wait == Wait::Brief {
                 continue;
             }

@@ -163,11 +163,8 @@ impl Vfs {
         self.files.each(|file| open.push(file.clone()));
         open.iter().for_each(|file| file.inode.writes.send_all());
         self.dirty.drained().await;
-        tokio::select! {
-            () = self.closing.drained() => {}
-            // All writes are acknowledged; further answers of the server come too late.
-            () = self.remote.disconnected() => {}
-        }
+        // All writes are acknowledged; further answers of an unreachable server come too late.
+        self.closing.drained().await;
     }
 
     /// Waits until the writes and attribute changes through open files that have returned before

@@ -77,6 +77,8 @@ pub(crate) struct OpenFile {
     pub(crate) remote: Arc<RemoteFile>,
     pub(crate) access: Access,
     pub(crate) append: bool,
+    /// Cached data of any age was valid when it was opened.
+    stale: bool,
     /// The whole content, prefetched before the open.
     pub(crate) fetched: Option<AttachedFile>,
     /// Readahead for its readers; unset where there is none.
@@ -237,7 +239,7 @@ impl OpenFile {
             answer
         };
         let written = WrittenHandle::new(self.shared.clone(), &self.inode);
-        let answer = written.close_at_server(flushed, self);
+        let answer = written.close_at_server(fh, flushed, self);
         self.with(|state| state.server_close = Some(answer.clone()));
         answer
     }
@@ -275,7 +277,7 @@ impl Vfs {
     /// Opens the file `ino`.
     pub async fn open(&self, ino: Ino, request: OpenRequest) -> Result<Opened> {
         let known = || self.try_deferred_open(&self.inode(ino)?, request);
-        self.or_stale(self.open_uncached(ino, request), known).await
+        self.or_stale(ino, self.open_uncached(ino, request), known).await
     }
 
     async fn open_uncached(&self, ino: Ino, request: OpenRequest) -> Result<Opened> {
@@ -653,6 +655,7 @@ impl Vfs {
             remote,
             access: request.access,
             append: request.append,
+            stale: self.serves_stale(inode.ino),
             fetched,
             readahead: OnceLock::new(),
             twin: OnceCell::new(),
@@ -727,7 +730,8 @@ impl Vfs {
         if request.access.writes() {
             state.begin_writing(attr);
         }
-        let keep_cache = may_be_other || self.keep_pages(state, attr, unchanged, Instant::now());
+        let keep_cache =
+            may_be_other || self.keep_pages(file, state, attr, unchanged, Instant::now());
         self.insert_open_file(file, state, attr, request, (keep_cache, may_be_other))
     }
 
@@ -740,7 +744,7 @@ impl Vfs {
         request: OpenRequest,
     ) -> Option<Opened> {
         let mut state = file.inode.state();
-        let is_current = self.validated(&state, file.inode.kind) == Some(*attr);
+        let is_current = self.validated(&state, file.inode.kind, file.stale) == Some(*attr);
         let is_unopened = file.remote.opened().is_none();
         // Another open may have been deferred meanwhile, with a handle of its own.
         let shared = state.open.iter().all(|open| Arc::ptr_eq(&open.remote, &file.remote));
@@ -749,7 +753,7 @@ impl Vfs {
         }
         let fetched = file.fetched.as_ref().and_then(Weak::upgrade);
         let read_from = fetched.map_or_else(Instant::now, |fetched| fetched.requested_at());
-        let keep_cache = self.keep_pages(&mut state, attr, true, read_from);
+        let keep_cache = self.keep_pages(&file, &mut state, attr, true, read_from);
         Some(self.insert_open_file(&file, &mut state, attr, request, (keep_cache, false)))
     }
 
@@ -758,6 +762,7 @@ impl Vfs {
     /// or later.
     fn keep_pages(
         &self,
+        file: &OpenFile,
         state: &mut State,
         attr: &Attr,
         unchanged: bool,
@@ -772,7 +777,7 @@ impl Vfs {
             false
         };
         match self.config.page_cache {
-            PageCache::Validated => same_pages(state, self.trusts_racy()),
+            PageCache::Validated => same_pages(state, self.trusts_racy(file.stale)),
             PageCache::SameTime => same_pages(state, true),
             PageCache::Always => state.restore_page_trust(),
             PageCache::Never => false,
@@ -788,7 +793,7 @@ impl Vfs {
         (keep_cache, may_be_other): (bool, bool),
     ) -> Opened {
         let bypasses = may_be_other || request.direct || self.config.page_cache == PageCache::Never;
-        let invalidate_attributes = !self.serves_stale() && state.take_uncertain_kernel_size();
+        let invalidate_attributes = !file.stale && state.take_uncertain_kernel_size();
         // The kernel would use the other size for its pages until it gets attributes, and it may
         // drop these as well. Reads that bypass the page cache end where the data ends.
         let can_map = || self.invalidate.get().is_none_or(|kernel| kernel.maps_direct_files());

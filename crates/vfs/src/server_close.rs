@@ -10,44 +10,51 @@
 //! close of the open file; an error that none of them could report has no caller, either.
 
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use base::task::Task;
-use base::{Errno, Fh, OwnedFh, Remote, Result, until};
+use base::{Errno, Fh, OwnedFh, Remote, Result, Table, until};
 use tokio::sync::{Notify, watch};
 
 use crate::inode::Inode;
 use crate::open::OpenFile;
 use crate::shared::Shared;
 
-/// The closes in flight.
+/// The closes in flight, with the remotes that have the files.
 #[derive(Default)]
 pub(crate) struct PendingCloses {
-    pending: AtomicUsize,
+    pending: Table<Arc<dyn Remote>>,
     less: Notify,
 }
 
 impl PendingCloses {
-    fn begin(self: &Arc<PendingCloses>) -> PendingClose {
-        self.pending.fetch_add(1, Ordering::SeqCst);
-        PendingClose(self.clone())
+    fn begin(self: &Arc<PendingCloses>, remote: Arc<dyn Remote>) -> PendingClose {
+        PendingClose { number: self.pending.add(remote), all: self.clone() }
     }
 
-    /// Returns when none is in flight.
+    /// Returns when those that have begun are answered, or their remote is unreachable.
     pub(crate) async fn drained(&self) {
-        let check = || (self.pending.load(Ordering::SeqCst) == 0).then_some(());
-        until(&self.less, check).await;
+        for number in self.pending.numbers() {
+            let Ok(remote) = self.pending.get(number) else { continue };
+            let ended = || self.pending.get(number).is_err().then_some(());
+            tokio::select! {
+                () = until(&self.less, ended) => {}
+                () = remote.disconnected() => {}
+            }
+        }
     }
 }
 
 /// One close in flight; ends when dropped.
-struct PendingClose(Arc<PendingCloses>);
+struct PendingClose {
+    number: u64,
+    all: Arc<PendingCloses>,
+}
 
 impl Drop for PendingClose {
     fn drop(&mut self) {
-        self.0.pending.fetch_sub(1, Ordering::SeqCst);
-        self.0.less.notify_waiters();
+        self.all.pending.remove(self.number);
+        self.all.less.notify_waiters();
     }
 }
 
@@ -83,25 +90,27 @@ impl WrittenHandle {
     /// Closes the handle in the background.
     pub(crate) fn finish(self, remote: &Arc<dyn Remote>, fh: Fh) {
         let lent = OwnedFh::new(remote.clone(), fh);
-        self.start(async move { lent.finish().await }, None);
+        self.start(fh, async move { lent.finish().await }, None);
     }
 
     /// Has the server close the file with `close_call`, which completes even if no caller waits for
     /// it. An error is kept in `file` for a call that can report it.
     pub(crate) fn close_at_server(
         self,
+        fh: Fh,
         close_call: impl Future<Output = Result<()>> + Send + 'static,
         file: &Arc<OpenFile>,
     ) -> PendingAnswer {
         let (answered, answer) = watch::channel(false);
         let file = Arc::downgrade(file);
-        self.start(close_call, Some((file, answered)));
+        self.start(fh, close_call, Some((file, answered)));
         PendingAnswer(answer)
     }
 
     /// Sends the request now. An error goes to the open file, if there is one that can report it.
     fn start(
         self,
+        fh: Fh,
         close_call: impl Future<Output = Result<()>> + Send + 'static,
         caller: Option<(Weak<OpenFile>, watch::Sender<bool>)>,
     ) {
@@ -110,7 +119,7 @@ impl WrittenHandle {
         else {
             return;
         };
-        let pending = shared.closing.begin();
+        let pending = shared.closing.begin(shared.serving(Some(fh)));
         let lost_write = shared.lost_write.clone();
         // Not background work, which ends before the remaining data is written.
         Task::start(async move {

@@ -1,7 +1,7 @@
 //! Cached data of any age while the remote is unreachable (`stale=ok`).
 //!
 //! Attributes, names, listings, and opens for reading whose content is in the kernel's pages are
-//! answered from the caches while the remote reports that it is unreachable. All other requests,
+//! answered from the caches while the remote reports that what has them is unreachable. All other requests,
 //! and all changes, wait or fail as they would otherwise. A call that was in flight when the
 //! connection was lost is answered in the same way.
 //!
@@ -15,23 +15,57 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::{Attr, Name, Result};
+use base::{Attr, Fh, Name, Remote, RemotePath, Result};
 
 use crate::LookupResult;
 use crate::dir_cache::{CachedListing, FullListing, Lookup};
 use crate::inode::Inode;
 use crate::shared::Shared;
+use crate::tree::Tree;
 use crate::{Ino, Vfs};
 
 impl Shared {
-    /// Whether cached data of any age is valid.
-    pub(crate) fn serves_stale(&self) -> bool {
-        self.live(|it| it.serve_stale) && self.remote.is_disconnected()
+    /// Whether cached data of any age is valid for `ino`.
+    pub(crate) fn serves_stale(&self, ino: Ino) -> bool {
+        self.live(|it| it.serve_stale) && self.serves_stale_in(&self.tree(), ino)
     }
 
-    /// The result of `call`, or, once the remote is unreachable, that of `known`, if it has one.
+    /// Like [`Shared::serves_stale`], for a caller that has locked the tree.
+    pub(crate) fn serves_stale_in(&self, tree: &Tree, ino: Ino) -> bool {
+        self.live(|it| it.serve_stale)
+            && self.remote.is_disconnected()
+            && tree.path(ino).is_none_or(|path| self.remote.is_disconnected_at(&path))
+    }
+
+    /// Like [`Shared::serves_stale`], for the entry at `path`.
+    pub(crate) fn serves_stale_at(&self, path: &RemotePath) -> bool {
+        self.live(|it| it.serve_stale) && self.remote.is_disconnected_at(path)
+    }
+
+    /// The remote that has the open file.
+    pub(crate) fn serving(&self, fh: Option<Fh>) -> Arc<dyn Remote> {
+        fh.and_then(|fh| self.remote.serving(fh)).unwrap_or_else(|| self.remote.clone())
+    }
+
+    /// The result of `call` for `ino`, or, once its remote is unreachable, that of `known`, if it
+    /// has one.
     pub(crate) async fn or_stale<T>(
         &self,
+        ino: Ino,
+        call: impl Future<Output = Result<T>>,
+        known: impl FnOnce() -> Result<Option<T>>,
+    ) -> Result<T> {
+        if !self.live(|it| it.serve_stale) {
+            return call.await;
+        }
+        let path = self.tree().path(ino);
+        self.or_stale_at(path.as_ref(), call, known).await
+    }
+
+    /// Like [`Shared::or_stale`], for the entry at `path`; `None`: for an orphan.
+    pub(crate) async fn or_stale_at<T>(
+        &self,
+        path: Option<&RemotePath>,
         call: impl Future<Output = Result<T>>,
         known: impl FnOnce() -> Result<Option<T>>,
     ) -> Result<T> {
@@ -39,10 +73,16 @@ impl Shared {
             return call.await;
         }
         let mut call = pin!(call);
+        let disconnected = async {
+            match path {
+                Some(path) => self.remote.disconnected_at(path).await,
+                None => self.remote.disconnected().await,
+            }
+        };
         let answer = tokio::select! {
             biased;
             answer = call.as_mut() => Some(answer),
-            () = self.remote.disconnected() => None,
+            () = disconnected => None,
         };
         match answer {
             Some(Err(error)) if error.is_loss() => known()?.ok_or(error),
@@ -58,21 +98,21 @@ impl Shared {
 impl Vfs {
     /// The cached attributes of `inode`.
     pub(crate) fn stale_attr(&self, inode: &Inode) -> Option<Attr> {
-        let attr = {
-            let state = inode.state();
-            state.last_attr().filter(|_| !state.is_invalidated() && state.changes_in_flight() == 0)
-        };
-        attr.filter(|_| self.serves_stale())
+        settled_attr(inode).filter(|_| self.serves_stale(inode.ino))
     }
 
     /// The cached result for `name` in `parent`. Counts one lookup if it exists.
     pub(crate) fn stale_lookup(&self, parent: Ino, name: &Name) -> Result<Option<LookupResult>> {
-        if !self.serves_stale() {
+        if !self.live(|it| it.serve_stale) {
             return Ok(None);
         }
         let mut tree = self.tree();
+        let path = tree.path(parent).unwrap_or_default().join(name);
+        if !self.serves_stale_at(&path) {
+            return Ok(None);
+        }
         if let Some(inode) = tree.child(parent, name)
-            && let Some(attr) = self.stale_attr(&inode)
+            && let Some(attr) = settled_attr(&inode)
         {
             tree.note_used(inode.ino, parent, name);
             tree.add_lookup(inode.ino);
@@ -100,9 +140,15 @@ impl Vfs {
 
     /// The cached listing of `dir`, if it is full.
     pub(crate) fn stale_listing(&self, dir: Ino) -> Option<FullListing> {
-        if !self.serves_stale() {
+        if !self.serves_stale(dir) {
             return None;
         }
         self.tree().listing(dir).and_then(CachedListing::full)
     }
+}
+
+/// The last attributes of an inode without a local change since.
+fn settled_attr(inode: &Inode) -> Option<Attr> {
+    let state = inode.state();
+    state.last_attr().filter(|_| !state.is_invalidated() && state.changes_in_flight() == 0)
 }

@@ -535,7 +535,8 @@ impl Shared {
             tokio::time::sleep_until(until).await;
             // A report from now on is of a change after this request.
             shared.watching.state.lock().validating.remove(&inode.ino);
-            shared.validate_content(&inode, drops_unknown, shared.trusts_racy()).await;
+            let trusts_racy = shared.trusts_racy(shared.serves_stale(inode.ino));
+            shared.validate_content(&inode, drops_unknown, trusts_racy).await;
         });
     }
 

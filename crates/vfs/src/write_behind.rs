@@ -170,6 +170,8 @@ impl WriteRequest {
             if let Err(error) = unreported {
                 file.fail(error);
             }
+            // The last reference begins the close, which has to be counted before the bytes are not.
+            drop(file);
             drop(write);
             drop(reserved);
         });

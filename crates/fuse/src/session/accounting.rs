@@ -120,6 +120,7 @@ impl Counters {
 /// A request that is being executed.
 pub(super) struct Call {
     opcode: u32,
+    pub(super) ino: u64,
     pub(super) policy: Policy,
     began: Instant,
     pub(super) traced: Option<Arc<Traced>>,
@@ -147,8 +148,8 @@ impl Call {
             })
         });
         let policy = Policy::of(operation);
-        let (opcode, origin) = (header.opcode, Some(origin));
-        Call { opcode, policy, began: Instant::now(), traced, origin }
+        let (opcode, ino, origin) = (header.opcode, header.nodeid, Some(origin));
+        Call { opcode, ino, policy, began: Instant::now(), traced, origin }
     }
 
     fn kind(&self) -> usize {

@@ -119,7 +119,7 @@ impl<F: Filesystem> Inner<F> {
         Fut: Future<Output = ()> + Send + 'static,
     {
         let unique = ctx.unique;
-        if self.pending.starting(unique, ctx.pid, call.policy) {
+        if self.pending.starting(unique, ctx.pid, call.ino, call.policy) {
             self.examine_interrupted();
         }
         let traced = call.traced.clone();

@@ -15,6 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Inner;
 use super::dispatch::guarded;
+use super::pending::Waiting;
 use crate::caller::signals::Signals;
 use crate::filesystem::Filesystem;
 use crate::operation::{LockRequest, Operation};
@@ -142,7 +143,7 @@ async fn watch<F: Filesystem>(session: Weak<Inner<F>>) {
         if callers.is_empty() {
             continue;
         }
-        let signals = |(unique, tid)| (unique, Signals::of(tid));
+        let signals = |it: Waiting| (it.unique, Signals::of(it.tid));
         let seen = tokio::task::spawn_blocking(move || {
             callers.into_iter().map(signals).collect::<Vec<_>>()
         });
@@ -164,14 +165,14 @@ async fn examine<F: Filesystem>(session: Weak<Inner<F>>) {
             next = Instant::now() + CHECK_INTERVAL;
         }
         let Some(callers) = inner.pending.to_examine(is_due) else { return };
-        let signals = |(unique, tid)| (unique, Signals::of(tid));
+        let signals = |it: Waiting| (it, Signals::of(it.tid));
         let seen = tokio::task::spawn_blocking(move || {
             callers.into_iter().map(signals).collect::<Vec<_>>()
         });
-        for (unique, signals) in seen.await.unwrap_or_default() {
+        for (Waiting { unique, ino, .. }, signals) in seen.await.unwrap_or_default() {
             // Dropping the state of an operation runs code of the file system, which may panic.
             guarded("interrupt", || {
-                inner.pending.examined(unique, signals, inner.filesystem.silent_for());
+                inner.pending.examined(unique, signals, inner.filesystem.silent_for(ino));
             });
         }
         let new_interrupt = inner.pending.interrupt_notified();

@@ -36,9 +36,25 @@ struct Entry {
     policy: Policy,
     /// The thread that waits for the reply.
     tid: u32,
+    ino: u64,
     state: State,
     /// [`Table::round`] at its begin.
     round: u64,
+}
+
+/// A request whose caller is to be checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waiting {
+    pub(super) unique: u64,
+    /// The thread that waits for the reply.
+    pub(super) tid: u32,
+    pub(super) ino: u64,
+}
+
+impl Waiting {
+    fn of((unique, entry): (&u64, &Entry)) -> Waiting {
+        Waiting { unique: *unique, tid: entry.tid, ino: entry.ino }
+    }
 }
 
 /// The progress of a request.
@@ -114,13 +130,13 @@ impl Pending {
         Pending { needs_watcher: true, ..Pending::new(true) }
     }
 
-    /// Enters a request of the thread `tid`. Returns whether the examiner has to be started, like
-    /// [`Pending::interrupt`]: the request may already be interrupted.
-    pub(super) fn starting(&self, unique: u64, tid: u32, policy: Policy) -> bool {
+    /// Enters a request of the thread `tid` for `ino`. Returns whether the examiner has to be
+    /// started, like [`Pending::interrupt`]: the request may already be interrupted.
+    pub(super) fn starting(&self, unique: u64, tid: u32, ino: u64, policy: Policy) -> bool {
         let mut table = self.table.lock();
         let state = State::Starting { cancelled: false };
         let round = table.round;
-        table.entries.insert(unique, Entry { policy, tid, state, round });
+        table.entries.insert(unique, Entry { policy, tid, ino, state, round });
         let mut needs_examiner = false;
         if let Some(at) = table.early.iter().position(|early| *early == unique) {
             table.early.remove(at);
@@ -148,9 +164,8 @@ impl Pending {
         self.needs_watcher && !std::mem::replace(&mut table.has_watcher, true)
     }
 
-    /// The requests that have waited since the last call but one, without an interrupt, and the
-    /// threads that wait for them. `None` without requests in progress: the watcher ends then.
-    pub(super) fn waiting_long(&self) -> Option<Vec<(u64, u32)>> {
+    /// The requests that have waited since the last call but one, without an interrupt. `None` without requests in progress: the watcher ends then.
+    pub(super) fn waiting_long(&self) -> Option<Vec<Waiting>> {
         let mut table = self.table.lock();
         if table.entries.is_empty() {
             table.has_watcher = false;
@@ -161,7 +176,7 @@ impl Pending {
         let is_old =
             |id: &u64, entry: &Entry| entry.round + 1 < *round && !interrupted.contains_key(id);
         let old = entries.iter().filter(|(id, entry)| is_old(id, entry));
-        Some(old.map(|(id, entry)| (*id, entry.tid)).collect())
+        Some(old.map(Waiting::of).collect())
     }
 
     /// Records that the reply was written.
@@ -205,9 +220,8 @@ impl Pending {
         self.new_interrupt.clone()
     }
 
-    /// The interrupted requests and the threads that wait for them: `all`, or those not checked
-    /// yet. `None` without interrupted requests: the examiner ends then.
-    pub(super) fn to_examine(&self, all: bool) -> Option<Vec<(u64, u32)>> {
+    /// The interrupted requests: `all`, or those not checked yet. `None` without interrupted requests: the examiner ends then.
+    pub(super) fn to_examine(&self, all: bool) -> Option<Vec<Waiting>> {
         let mut table = self.table.lock();
         let Table { entries, interrupted, has_examiner, .. } = &mut *table;
         if interrupted.is_empty() {
@@ -215,7 +229,7 @@ impl Pending {
             return None;
         }
         let waiting = interrupted.iter().filter(|(_, it)| all || !it.examined);
-        Some(waiting.filter_map(|(id, _)| Some((*id, entries.get(id)?.tid))).collect())
+        Some(waiting.filter_map(|(id, _)| entries.get_key_value(id).map(Waiting::of)).collect())
     }
 
     /// Records the signals of the caller of an interrupted request, and how long the server has
@@ -311,7 +325,7 @@ mod tests {
 
     /// Enters the request and lets it wait.
     fn begin(table: &Pending, unique: u64, policy: Policy) -> Arc<AtomicBool> {
-        table.starting(unique, 7, policy);
+        table.starting(unique, 7, 1, policy);
         let (task, dropped) = waiting();
         table.started(unique, task);
         dropped
@@ -326,8 +340,8 @@ mod tests {
         let table = Pending::new(true);
         // Before the request is entered.
         assert!(!table.interrupt(2));
-        assert!(table.starting(2, 7, Policy::Changing));
-        assert_eq!(table.to_examine(false), Some(vec![(2, 7)]));
+        assert!(table.starting(2, 7, 1, Policy::Changing));
+        assert_eq!(table.to_examine(false), Some(vec![Waiting { unique: 2, tid: 7, ino: 1 }]));
         // Checked during the first poll.
         fatal(&table, 2);
         let (task, dropped) = waiting();
@@ -335,7 +349,7 @@ mod tests {
         assert!(dropped.load(Ordering::SeqCst));
         table.ended(2);
         assert_eq!(table.to_examine(true), None, "the examiner ends");
-        assert!(!table.starting(2, 7, Policy::Changing), "remembered once only");
+        assert!(!table.starting(2, 7, 1, Policy::Changing), "remembered once only");
         // During the first poll, and checked while it waits.
         assert!(table.interrupt(2));
         let (task, dropped) = waiting();
@@ -356,7 +370,7 @@ mod tests {
         // With one reader no interrupt is early, so none is remembered.
         let table = Pending::new(false);
         assert!(!table.interrupt(2));
-        assert!(!table.starting(2, 7, Policy::Changing));
+        assert!(!table.starting(2, 7, 1, Policy::Changing));
         assert_eq!(table.to_examine(true), None);
     }
 
@@ -369,11 +383,11 @@ mod tests {
         assert!(table.interrupt(2));
         assert!(!table.interrupt(2), "one examiner");
         // SIGALRM does not start the time of the following signal.
-        assert_eq!(table.to_examine(false), Some(vec![(2, 7)]));
+        assert_eq!(table.to_examine(false), Some(vec![Waiting { unique: 2, tid: 7, ino: 1 }]));
         table.examined(2, Signals::Other, silent);
         assert_eq!(table.to_examine(false), Some(vec![]));
         tokio::time::advance(silent).await;
-        assert_eq!(table.to_examine(true), Some(vec![(2, 7)]));
+        assert_eq!(table.to_examine(true), Some(vec![Waiting { unique: 2, tid: 7, ino: 1 }]));
         table.examined(2, Signals::Terminating, silent);
         tokio::time::advance(Duration::from_millis(999)).await;
         table.examined(2, Signals::Terminating, silent);
@@ -409,7 +423,7 @@ mod tests {
     #[tokio::test]
     async fn a_request_that_ended_on_another_thread_is_not_kept() {
         let table = Pending::new(false);
-        table.starting(2, 7, Policy::Changing);
+        table.starting(2, 7, 1, Policy::Changing);
         table.ended(2);
         let (task, dropped) = waiting();
         table.started(2, task);
@@ -421,23 +435,23 @@ mod tests {
     #[tokio::test]
     async fn requests_that_wait_long_are_watched_over_io_uring() {
         let table = Pending::over_io_uring();
-        table.starting(2, 7, Policy::Changing);
+        table.starting(2, 7, 1, Policy::Changing);
         assert!(table.started(2, waiting().0));
-        table.starting(4, 8, Policy::Changing);
+        table.starting(4, 8, 1, Policy::Changing);
         assert!(!table.started(4, waiting().0), "one watcher");
         assert_eq!(table.waiting_long(), Some(vec![]));
         begin(&table, 6, Policy::Changing);
         table.interrupt(4);
-        assert_eq!(table.waiting_long(), Some(vec![(2, 7)]));
+        assert_eq!(table.waiting_long(), Some(vec![Waiting { unique: 2, tid: 7, ino: 1 }]));
         table.ended(2);
         table.ended(4);
-        assert_eq!(table.waiting_long(), Some(vec![(6, 7)]));
+        assert_eq!(table.waiting_long(), Some(vec![Waiting { unique: 6, tid: 7, ino: 1 }]));
         table.ended(6);
         assert_eq!(table.waiting_long(), None);
-        table.starting(8, 7, Policy::Changing);
+        table.starting(8, 7, 1, Policy::Changing);
         assert!(table.started(8, waiting().0), "another watcher");
         let other = Pending::new(true);
-        other.starting(2, 7, Policy::Changing);
+        other.starting(2, 7, 1, Policy::Changing);
         assert!(!other.started(2, waiting().0), "/dev/fuse reports all");
     }
 
@@ -447,8 +461,8 @@ mod tests {
         for unique in 0..2 * MAX_EARLY as u64 {
             table.interrupt(unique);
         }
-        assert!(!table.starting(0, 7, Policy::Changing));
-        assert!(table.starting(2 * MAX_EARLY as u64 - 1, 7, Policy::Changing));
+        assert!(!table.starting(0, 7, 1, Policy::Changing));
+        assert!(table.starting(2 * MAX_EARLY as u64 - 1, 7, 1, Policy::Changing));
         assert_eq!(table.table.lock().early.len(), MAX_EARLY - 1);
     }
 }

@@ -222,7 +222,9 @@ async fn mount(request: &MountRequest) -> Result<Mounted, Problem> {
         ..session_config(request, any_link)
     };
     let servers = Arc::downgrade(&stack);
-    let silence = move || servers.upgrade().map_or(Duration::MAX, |it| it.silent_for());
+    let silence = move |path: Option<&base::RemotePath>| {
+        servers.upgrade().map_or(Duration::MAX, |it| it.silent_for(path))
+    };
     let adapter = Arc::new(Adapter::new(
         vfs.clone(),
         attributes,

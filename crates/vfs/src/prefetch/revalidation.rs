@@ -78,8 +78,9 @@ impl Prefetcher {
             return None;
         }
         let now = Instant::now();
+        let stale = shared.serves_stale(inode.ino);
         let mut state = inode.state();
-        let validated = shared.validated(&state, inode.kind).is_some();
+        let validated = shared.validated(&state, inode.kind, stale).is_some();
         let since = state.validated_at().filter(|_| validated).unwrap_or(now);
         let previous = state.visit();
         if previous.is_some_and(|visit| since < visit.since() + renewal_age(shared)) {
@@ -141,15 +142,16 @@ impl Prefetcher {
                 let Some(inode) = tree.find(path).and_then(|ino| tree.get(ino)) else {
                     return true;
                 };
+                let stale = shared.serves_stale_at(path);
                 let mut state = inode.state();
                 let known = state.last_attr().filter(|attr| attr.size == *bytes);
-                if !known.is_some_and(|attr| shared.has_pages(&state, &attr)) {
+                if !known.is_some_and(|attr| shared.has_pages(&state, &attr, stale)) {
                     return true;
                 }
                 let visit = state.visit().filter(|visit| visit.requests() < MAX_REQUESTS);
                 if let Some(visit) = visit
                     && self.revalidates(shared)
-                    && is_worth_revalidating(shared, &state, now)
+                    && is_worth_revalidating(shared, &state, now, stale)
                     && tree.has_one_path(inode.ino)
                 {
                     state.set_visit(visit.with_request());
@@ -241,6 +243,7 @@ fn select_followers(
             break;
         }
         let Some(inode) = tree.get(ino) else { continue };
+        let stale = shared.serves_stale_in(&tree, ino);
         let mut state = inode.state();
         let Some(visit) = state.visit().filter(|visit| visit.number() == number) else {
             continue;
@@ -249,7 +252,7 @@ fn select_followers(
         let interval = visit.interval().min(shared.live(|it| it.open_revalidate) * 2);
         let too_soon = now < visit.since() + interval / 2;
         let too_often = visit.requests() >= max_requests;
-        if too_soon || too_often || !is_worth_revalidating(shared, &state, now) {
+        if too_soon || too_often || !is_worth_revalidating(shared, &state, now, stale) {
             continue;
         }
         let Ok([path]) = <[RemotePath; 1]>::try_from(tree.paths(ino)) else { continue };
@@ -261,20 +264,20 @@ fn select_followers(
 }
 
 /// Whether an open of a file with this state could be deferred after a validation, and cannot
-/// be for much longer without one.
-fn is_worth_revalidating(shared: &Shared, state: &State, now: Instant) -> bool {
+/// be for much longer without one. `stale`: cached data of any age is valid for it.
+fn is_worth_revalidating(shared: &Shared, state: &State, now: Instant, stale: bool) -> bool {
     let kind = FileKind::Regular;
     let is_old = match shared.config.consistency {
         Consistency::CloseToOpen => state.validated(now, renewal_age(shared)).is_none(),
         Consistency::Watch if !state.is_covered() => {
             state.validated(now, renewal_age(shared)).is_none()
         }
-        _ => shared.validated(state, kind).is_none(),
+        _ => shared.validated(state, kind, stale).is_none(),
     };
     let can_defer = |attr: &Attr| {
         may_read(&shared.config, attr)
             && !shared.wants_backing(attr)
-            && shared.has_pages(state, attr)
+            && shared.has_pages(state, attr, stale)
     };
     let unopened = state.open.iter().all(|open| open.remote.opened().is_none());
     is_old

@@ -16,6 +16,7 @@ mod promises;
 mod readahead;
 mod regressions;
 mod revalidation;
+mod sources;
 mod stage;
 mod stale;
 mod times;
