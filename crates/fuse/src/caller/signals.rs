@@ -8,6 +8,8 @@
 //! pending. For most of these signals the kernel also makes SIGKILL pending for each thread of the
 //! process, except for signals that dump core, and except if a debugger is attached.
 
+use std::io::{self, ErrorKind};
+
 /// What the signals of a caller require.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Signals {
@@ -56,8 +58,18 @@ impl Signals {
         if tid == 0 {
             return Signals::Unreadable;
         }
-        let status = std::fs::read(format!("/proc/{tid}/status"));
-        status.ok().and_then(|status| Signals::parse(&status)).unwrap_or(Signals::Unreadable)
+        Signals::of_file(std::fs::read(format!("/proc/{tid}/status")))
+    }
+
+    /// The signals shown by a `status` file.
+    fn of_file(status: io::Result<Vec<u8>>) -> Signals {
+        match status {
+            Ok(status) => Signals::parse(&status).unwrap_or(Signals::Unreadable),
+            Err(error) if is_hidden(&error) => Signals::Unreadable,
+            // Such as too many open files of this process. It says nothing about the caller, which
+            // is checked again.
+            Err(_) => Signals::Other,
+        }
     }
 
     /// Parses the content of a `status` file.
@@ -94,6 +106,12 @@ impl Signals {
             _ => Signals::Other,
         })
     }
+}
+
+/// Whether an error of `/proc` means that it does not show the thread.
+fn is_hidden(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::PermissionDenied)
+        || error.raw_os_error() == Some(libc::ESRCH)
 }
 
 #[cfg(test)]
@@ -154,6 +172,23 @@ mod tests {
         assert_eq!(traced(set(&[libc::SIGTRAP])), Signals::Terminating);
         assert_eq!(traced(KILL), Signals::Fatal);
         assert_eq!(traced(set(&[libc::SIGCHLD])), Signals::Other);
+    }
+
+    /// Out of descriptors, a call that changes something must not fail because of any signal.
+    #[test]
+    fn only_an_error_about_the_thread_hides_its_signals() {
+        for (error, signals) in [
+            (libc::ENOENT, Signals::Unreadable),
+            (libc::EPERM, Signals::Unreadable),
+            (libc::EACCES, Signals::Unreadable),
+            (libc::ESRCH, Signals::Unreadable),
+            (libc::EMFILE, Signals::Other),
+            (libc::ENFILE, Signals::Other),
+            (libc::ENOMEM, Signals::Other),
+        ] {
+            let error = io::Error::from_raw_os_error(error);
+            assert_eq!(Signals::of_file(Err(error)), signals);
+        }
     }
 
     #[test]
