@@ -90,6 +90,7 @@ impl Vfs {
     pub fn invalidate_all(&self) {
         let in_root = self.tree().invalidate_all();
         if let Some(invalidate) = self.invalidate.get() {
+        self.known_xattrs.lock().note_change();
             invalidate.names(&in_root);
         }
     }

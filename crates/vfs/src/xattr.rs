@@ -75,7 +75,7 @@ struct Directory {
 
 impl KnownXattrs {
     /// An attribute is being changed, or was.
-    fn note_change(&mut self) {
+    pub(crate) fn note_change(&mut self) {
         self.changes += 1;
         self.directories.clear();
         self.no_default_acl.clear();

@@ -164,6 +164,20 @@ async fn a_default_access_list_replaces_the_umask_and_is_requested_seldom() {
     assert_eq!(perm().await, 0o640);
 }
 
+/// `sshoal refresh` and the end of `sshoal run` invalidate everything.
+#[tokio::test(start_paused = true)]
+async fn a_default_access_list_is_found_after_everything_was_invalidated() {
+    let mount = mounted(Config::default());
+    let dir = mount.ino("d").await;
+    assert_eq!(mount.vfs.perm_of_new(dir, 0o666, 0o027).await, 0o640);
+    mount.remote.edit(|tree| {
+        let ino = tree.lookup(&path("d"), Follow::No).unwrap();
+        tree.set_xattr(ino, DEFAULT_ACL, Bytes::from_static(b"a list"), SetXattr::Either).unwrap();
+    });
+    mount.vfs.invalidate_all();
+    assert_eq!(mount.vfs.perm_of_new(dir, 0o666, 0o027).await, 0o666);
+}
+
 /// The attributes of a directory say that it has none, and are outdated by each new file.
 #[tokio::test]
 async fn new_files_of_a_directory_without_access_lists_cost_no_request() {
