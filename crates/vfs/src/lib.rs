@@ -167,14 +167,20 @@ impl Vfs {
         self.closing.drained().await;
     }
 
-    /// Waits until the writes and attribute changes through open files that have returned before
-    /// this call are at the server. Their errors are returned to the application, not here.
+    /// Waits until the writes and attribute changes that have returned before this call are at the
+    /// server. Their errors are returned to the application, not here.
     pub async fn flush_all(&self) {
-        let mut open = Vec::new();
-        self.files.each(|file| open.push(file.clone()));
-        for file in open {
-            file.inode.writes.drained().await;
+        for inode in self.written_inodes() {
+            inode.writes.drained().await;
         }
+    }
+
+    /// The files that may have writes in flight.
+    fn written_inodes(&self) -> Vec<Arc<Inode>> {
+        let mut inodes = Vec::new();
+        self.files.each(|file| inodes.push(file.inode.clone()));
+        self.released.each(|inode| inodes.push(inode.clone()));
+        inodes
     }
 
     /// The last error of a write that failed after its file was closed, so that no call could

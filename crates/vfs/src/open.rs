@@ -850,7 +850,7 @@ impl Vfs {
 
     /// The last descriptor of this open file was closed. Does not wait.
     pub fn release(&self, handle: Handle) {
-        if let Some(file) = self.files.remove(handle.0) {
+        if let Ok(file) = self.files.get(handle.0) {
             self.end_locks_of_released(&file);
             file.inode.writes.send_of(file.number);
             let mut state = file.inode.state();
@@ -861,6 +861,9 @@ impl Vfs {
             }
             drop(state);
             if file.with(|state| state.read_to_end)
+            self.keep_until_written(&file);
+            file.twin.get().into_iter().for_each(|twin| self.keep_until_written(twin));
+            self.files.remove(handle.0);
                 && let Ok(path) = self.path(file.inode.ino)
             {
                 self.prefetch.files.discard(&path);

@@ -45,6 +45,8 @@ pub struct Shared {
     pub(crate) change_counter: Arc<ChangeCounter>,
     pub(crate) fractions: Fractions,
     pub(crate) files: Table<OpenFile>,
+    /// The files of released open files whose writes are in flight.
+    pub(crate) released: Table<Inode>,
     pub(crate) directories: Table<OpenDirectory>,
     /// Permits are bytes; each write holds its bytes until the server has acknowledged them.
     pub(crate) dirty: Arc<Dirty>,
@@ -97,6 +99,7 @@ impl Shared {
             change_counter,
             fractions: Fractions::default(),
             files: Table::default(),
+            released: Table::default(),
             directories: Table::default(),
             dirty: Dirty::new(dirty_bytes),
             refuses_attributes: AtomicBool::new(false),

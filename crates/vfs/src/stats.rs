@@ -1,7 +1,6 @@
 //! Statistics of a mount, for `status` and the log.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 
 use base::RemotePath;
 use base::metrics::Counter;
@@ -75,12 +74,9 @@ impl Vfs {
 
     /// The present statistics. Cheap, though it visits every open file.
     pub fn stats(&self) -> Stats {
-        let mut dirty = HashSet::new();
-        self.files.each(|file| {
-            if file.inode.writes.dirty_bytes() > 0 {
-                dirty.insert(Arc::as_ptr(&file.inode));
-            }
-        });
+        let written = self.written_inodes().into_iter();
+        let dirty = written.filter(|inode| inode.writes.dirty_bytes() > 0).map(|inode| inode.ino);
+        let dirty_files = dirty.collect::<HashSet<_>>().len();
         let (inodes, (listed_names, listed_bytes)) = {
             let tree = self.tree();
             (tree.len(), tree.dir_cache_size())
@@ -92,7 +88,7 @@ impl Vfs {
             dirty_bytes: self.dirty.bytes(),
             dirty_changes: self.dirty.changes(),
             dirty_limit_bytes: self.dirty.max_bytes().into(),
-            dirty_files: dirty.len(),
+            dirty_files,
             listed_names,
             listed_bytes,
             fetched_bytes: self.prefetch.files.kept_bytes(),
@@ -105,6 +101,7 @@ mod tests {
     use super::*;
     use crate::{Config, LookupResult, OpenRequest};
     use base::Access;
+    use std::sync::Arc;
     use testkit::MemRemote;
 
     #[tokio::test]

@@ -7,7 +7,8 @@
 //!
 //! Invariants:
 //! 1. The root always exists.
-//! 2. A node exists exactly as long as the kernel counts lookups of it or names are bound below it.
+//! 2. A node exists exactly as long as the kernel counts lookups of it, names are bound below it, or
+//!    writes through a released open file are in flight (counted as a lookup).
 //! 3. If there are more nodes than the budget allows, the kernel is requested to forget some
 //!    ([`evict`]).
 //! 4. A directory has at most one binding, so every node that is not an orphan has a path. A file

@@ -199,6 +199,25 @@ impl Drop for InFlight {
 }
 
 impl Vfs {
+    /// Keeps the inode of a released file until the writes through it have ended, also if the kernel
+    /// forgets it: the next lookup of its name has to wait for them.
+    pub(crate) fn keep_until_written(&self, released: &OpenFile) {
+        let (inode, handle) = (released.inode.clone(), released.number);
+        if inode.writes.sent_through(handle) == (0, true) {
+            return;
+        }
+        self.tree().add_lookup(inode.ino);
+        self.released.insert(handle, inode.clone());
+        let shared = Arc::downgrade(&self.shared);
+        Task::start(async move {
+            inode.writes.drained_of(handle).await;
+            if let Some(shared) = shared.upgrade() {
+                shared.released.remove(handle);
+                shared.tree().forget(inode.ino, 1);
+            }
+        });
+    }
+
     /// Writes `data` through `file`. With `return_early` it returns when the write is in flight, or
     /// was coalesced into one that waits, and a later call reports its error; without, when the
     /// server has acknowledged the write.

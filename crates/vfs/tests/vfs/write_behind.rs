@@ -575,3 +575,44 @@ async fn a_descriptor_whose_file_is_another_one_stays_stale() {
         assert_eq!(mount.vfs.lost_write(), None, "{errno:?}: it was reported");
     }
 }
+
+/// A close that has stopped waiting is followed by the release of the file.
+#[tokio::test(start_paused = true)]
+async fn a_flush_of_everything_waits_for_files_that_were_released() {
+    let mut mount = mounted(Config::default(), request()).await;
+    let gate = mount.faulty.hold(Call::Write, 1);
+    mount.page(0).await;
+    mount.vfs.release(mount.handle);
+    assert_eq!(mount.vfs.stats().dirty_files, 1);
+    let mut flushed = pin!(mount.vfs.flush_all());
+    assert!(timeout(A_WHILE, &mut flushed).await.is_err());
+    gate.release();
+    flushed.await;
+    assert_eq!(mount.remote.content("f"), mount.expected);
+    assert_eq!(mount.vfs.stats().dirty_files, 0);
+}
+
+/// The kernel forgets a closed file while its data is in flight; the next lookup makes no other
+/// inode, which would know nothing of the writes.
+#[tokio::test(start_paused = true)]
+async fn a2_writes_of_a_forgotten_file_are_waited_for() {
+    let mut mount = mounted(Config::default(), request()).await;
+    let gate = mount.faulty.hold(Call::Write, 1);
+    mount.page(0).await;
+    mount.vfs.release(mount.handle);
+    mount.vfs.forget(mount.ino, 1);
+    let ino = {
+        let mut looked = pin!(async {
+            match mount.vfs.lookup(Ino::ROOT, b"f").await.unwrap() {
+                LookupResult::Found(entry) => entry.ino,
+                LookupResult::Absent(_) => panic!("it was created"),
+            }
+        });
+        assert!(timeout(A_WHILE, &mut looked).await.is_err(), "it shows an older size");
+        gate.release();
+        looked.await
+    };
+    assert_eq!(mount.vfs.getattr(ino).await.unwrap().attr.size, PAGE as u64);
+    mount.vfs.forget(ino, 1);
+    assert_eq!(mount.vfs.inodes(), 1, "nothing keeps it");
+}
