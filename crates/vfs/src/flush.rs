@@ -134,6 +134,9 @@ impl Vfs {
             // The attributes do not reflect writes through other handles, or writes that are not
             // sent yet.
             let alone = state.changes_in_flight() as usize == sent;
+            if all_sent {
+                file.expect_server_close();
+            }
             (alone.then(|| state.changes_begun()), all_sent)
         };
         let (seq, requested_at) = (self.change_counter.now(), Instant::now());

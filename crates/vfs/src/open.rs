@@ -228,8 +228,16 @@ impl OpenFile {
         answer.arrived().await;
     }
 
+    /// Called with the lock of the inode's state, when all writes were sent: the server will be asked
+    /// for the answer to its close, unless it was before. A write that begins later is not among
+    /// those that the answer is about.
+    pub(crate) fn expect_server_close(&self) {
+        if self.remote.opened().is_some() && self.with(|state| state.server_close.is_none()) {
+            self.remote.set_flushed(true);
+        }
+    }
+
     fn begin_server_close(self: &Arc<OpenFile>, remote: &Arc<dyn Remote>, fh: Fh) -> PendingAnswer {
-        self.remote.set_flushed(true);
         let (remote, file) = (remote.clone(), self.remote.clone());
         let flushed = async move {
             let answer = remote.flush(fh).await;
@@ -853,6 +861,9 @@ impl Vfs {
         if let Ok(file) = self.files.get(handle.0) {
             self.end_locks_of_released(&file);
             file.inode.writes.send_of(file.number);
+            self.keep_until_written(&file);
+            file.twin.get().into_iter().for_each(|twin| self.keep_until_written(twin));
+            self.files.remove(handle.0);
             let mut state = file.inode.state();
             state.close(file.number);
             if file.access.writes() {
@@ -861,9 +872,6 @@ impl Vfs {
             }
             drop(state);
             if file.with(|state| state.read_to_end)
-            self.keep_until_written(&file);
-            file.twin.get().into_iter().for_each(|twin| self.keep_until_written(twin));
-            self.files.remove(handle.0);
                 && let Ok(path) = self.path(file.inode.ino)
             {
                 self.prefetch.files.discard(&path);

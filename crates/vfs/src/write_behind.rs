@@ -241,7 +241,6 @@ impl Vfs {
         };
         let mut extent =
             Extent { target, is_partial_page, content: Content::Single(data), reserved };
-        file.note_write();
         let small = return_early && u64::from(bytes) < LARGE_BYTES;
         let coalesce = small && !extent.appends();
         let (answer, answered) = match return_early {
@@ -259,6 +258,7 @@ impl Vfs {
                 let most = self.remote.suggested_window().request_bytes;
                 extent = match inode.writes.append(file.number, extent, most) {
                     Ok(()) => {
+                        file.note_write();
                         drop(state);
                         inode.writes.send(file.number);
                         return Ok(());
@@ -268,7 +268,7 @@ impl Vfs {
             }
             let size = state.last_attr().filter(|_| !state.is_invalidated()).map(|attr| attr.size);
             state.begin_change(self.change_counter.advance());
-            inode.writes.begin(file.number, coalesce, size, extent, |number, extent| WriteRequest {
+            let request = |number, extent| WriteRequest {
                 number,
                 extent,
                 begun_at: Instant::now(),
@@ -276,7 +276,11 @@ impl Vfs {
                 remote: self.remote.clone(),
                 change_counter: self.change_counter.clone(),
                 answer,
-            })
+            };
+            let begun = inode.writes.begin(file.number, coalesce, size, extent, request);
+            // A flush that has not seen this write must not clear it.
+            file.note_write();
+            begun
         };
         inode.writes.send(file.number);
         if waits {
