@@ -17,8 +17,10 @@ pub(crate) enum Signals {
     Fatal,
     /// One of them requests the end of the process, and has a handler.
     Terminating,
-    /// None of them, or only signals that programs handle and continue: a child has ended, a timer
-    /// has expired, the window was resized, the process is to be stopped.
+    /// Only signals that programs handle and continue: a child has ended, a timer has expired, the
+    /// window was resized.
+    Handled,
+    /// None of them, or only signals that reach no handler: the process is to be stopped.
     Other,
     /// The signals are not readable: the caller is in another pid namespace, or `/proc` hides it.
     Unreadable,
@@ -98,11 +100,13 @@ impl Signals {
         let (caught, is_traced) = (caught?, tracer? != 0);
         let taken = pending & !blocked? & !ignored?;
         let ends = taken & !caught & !HARMLESS != 0;
-        let asks = taken & caught & TERMINATION != 0;
+        let handled = taken & caught;
+        let asks = handled & TERMINATION != 0;
         Some(match (ends, is_traced, asks) {
             (true, false, _) => Signals::Fatal,
             // The debugger decides whether the process gets the signal.
             (true, true, _) | (_, _, true) => Signals::Terminating,
+            _ if handled != 0 => Signals::Handled,
             _ => Signals::Other,
         })
     }
@@ -151,7 +155,7 @@ mod tests {
             assert_eq!(of(0, one, 0, 0, 0), by_default, "{signal}");
             // With a handler.
             let termination = [SIGINT, SIGTERM, SIGHUP, SIGQUIT].contains(&signal);
-            let caught = if termination { Signals::Terminating } else { Signals::Other };
+            let caught = if termination { Signals::Terminating } else { Signals::Handled };
             assert_eq!(of(0, one, 0, 0, one), caught, "{signal}");
             assert_eq!(of(one, set(&[SIGCHLD]), 0, 0, all), caught, "{signal}");
             // Blocked, or ignored.

@@ -131,7 +131,7 @@ impl<F: Filesystem> Inner<F> {
         if let Some(task) = task
             && self.pending.started(unique, task)
         {
-            self.watch_callers();
+            self.examine_interrupted();
         }
     }
 

@@ -6,7 +6,11 @@
 //! [`CHECK_INTERVAL`], since the kernel does not report further signals.
 //!
 //! One task, [`examine`], checks all interrupted requests that wait. It is started with the first
-//! and ends with the last.
+//! and ends with the last. Through io_uring the kernel sends no INTERRUPT for a signal that arrives
+//! before the thread of the queue has taken over the request (Linux 6.18), and no signal after that
+//! reaches the caller. So there the task runs while any request waits, and [at times](CALLER_ROUNDS)
+//! checks the callers of those without an INTERRUPT: a signal that would have an effect is treated
+//! as one.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -23,6 +27,10 @@ use crate::operation::{LockRequest, Operation};
 /// Time between two checks of a caller. A check costs some 20 us; a killed process has to be freed
 /// within a second.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+/// Over io_uring, all callers are checked once in this many checks of interrupted requests: one that
+/// was killed has to be freed within a second.
+pub(super) const CALLER_ROUNDS: u64 = 4;
 
 /// Time without a reply after which the server is considered silent. Longer than any reply takes
 /// over a working link; users, and programs that wait for the end of a process, wait longer.
@@ -88,6 +96,16 @@ pub(super) enum Verdict {
     Wait,
 }
 
+/// Whether these signals interrupt a request of this policy, of which the kernel has not reported
+/// any.
+pub(super) fn interrupts(signals: Signals, policy: Policy) -> bool {
+    match signals {
+        Signals::Fatal | Signals::Terminating => true,
+        Signals::Handled => policy == Policy::Lock,
+        Signals::Other | Signals::Unreadable => false,
+    }
+}
+
 /// Decides about an operation. `pending` is the time since such signals were first seen, `silent`
 /// the time without a reply of the server.
 pub(super) fn decide(
@@ -103,7 +121,7 @@ pub(super) fn decide(
         (Policy::Repeatable, Signals::Terminating) => {
             pending >= SILENCE_LIMIT && silent >= SILENCE_LIMIT
         }
-        (Policy::Changing, Signals::Terminating) | (_, Signals::Other) => false,
+        (Policy::Changing, Signals::Terminating) | (_, Signals::Handled | Signals::Other) => false,
     };
     if cancel { Verdict::Cancel } else { Verdict::Wait }
 }
@@ -116,46 +134,13 @@ impl<F: Filesystem> Inner<F> {
         }
     }
 
-    /// Starts the watcher.
-    pub(super) fn watch_callers(self: &Arc<Self>) {
-        self.runtime.spawn(watch(Arc::downgrade(self)));
-    }
-
     /// Starts the examiner.
     pub(super) fn examine_interrupted(self: &Arc<Self>) {
         self.runtime.spawn(examine(Arc::downgrade(self)));
     }
 }
 
-/// Time between two checks of all callers that wait. One that was killed has to be freed within a
-/// second.
-const WATCH_INTERVAL: Duration = Duration::from_millis(400);
-
-/// Checks the callers of requests that wait until there are none, as if the kernel had sent an
-/// INTERRUPT for those with a signal that ends them. Through io_uring it sends none for a signal
-/// that arrives before the thread of the queue has taken over the request (Linux 6.18), and no
-/// signal after that reaches the caller.
-async fn watch<F: Filesystem>(session: Weak<Inner<F>>) {
-    loop {
-        tokio::time::sleep(WATCH_INTERVAL).await;
-        let Some(inner) = session.upgrade() else { return };
-        let Some(callers) = inner.pending.waiting_long() else { return };
-        if callers.is_empty() {
-            continue;
-        }
-        let signals = |it: Waiting| (it.unique, Signals::of(it.tid));
-        let seen = tokio::task::spawn_blocking(move || {
-            callers.into_iter().map(signals).collect::<Vec<_>>()
-        });
-        for (unique, signals) in seen.await.unwrap_or_default() {
-            if matches!(signals, Signals::Fatal | Signals::Terminating) {
-                inner.interrupted(unique);
-            }
-        }
-    }
-}
-
-/// Checks the callers of interrupted requests until there are none.
+/// Checks the callers of requests until there are none to check.
 async fn examine<F: Filesystem>(session: Weak<Inner<F>>) {
     let mut next = Instant::now();
     loop {
@@ -166,10 +151,14 @@ async fn examine<F: Filesystem>(session: Weak<Inner<F>>) {
         }
         let Some(callers) = inner.pending.to_examine(is_due) else { return };
         let signals = |it: Waiting| (it, Signals::of(it.tid));
-        let seen = tokio::task::spawn_blocking(move || {
-            callers.into_iter().map(signals).collect::<Vec<_>>()
-        });
-        for (Waiting { unique, ino, .. }, signals) in seen.await.unwrap_or_default() {
+        let seen = match callers.is_empty() {
+            true => Vec::new(),
+            false => {
+                let check = move || callers.into_iter().map(signals).collect();
+                tokio::task::spawn_blocking(check).await.unwrap_or_default()
+            }
+        };
+        for (Waiting { unique, ino, .. }, signals) in seen {
             // Dropping the state of an operation runs code of the file system, which may panic.
             guarded("interrupt", || {
                 inner.pending.examined(unique, signals, inner.filesystem.silent_for(ino));

@@ -22,7 +22,7 @@ use base::{Mutex, task::Task};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::interrupts::{Policy, Verdict, decide};
+use super::interrupts::{CALLER_ROUNDS, Policy, Verdict, decide, interrupts};
 use crate::caller::signals::Signals;
 
 /// Maximum number of remembered interrupts without a request. All but those of the last few
@@ -84,13 +84,12 @@ struct Table {
     entries: HashMap<u64, Entry>,
     /// The interrupted entries.
     interrupted: HashMap<u64, Interrupted>,
-    /// The task that checks them is running.
+    /// The task that checks requests is running.
     has_examiner: bool,
     /// The oldest first.
     early: VecDeque<u64>,
-    /// Number of checks by the watcher.
+    /// Number of checks of all interrupted entries.
     round: u64,
-    has_watcher: bool,
 }
 
 impl Table {
@@ -110,7 +109,7 @@ pub(super) struct Pending {
     new_interrupt: Arc<Notify>,
     remember_early: bool,
     /// The kernel may not report the signals of a caller.
-    needs_watcher: bool,
+    checks_all: bool,
 }
 
 impl Pending {
@@ -121,13 +120,13 @@ impl Pending {
             idle: Notify::new(),
             new_interrupt: Arc::default(),
             remember_early,
-            needs_watcher: false,
+            checks_all: false,
         }
     }
 
     /// For requests through io_uring, with which interrupts are lost.
     pub(super) fn over_io_uring() -> Pending {
-        Pending { needs_watcher: true, ..Pending::new(true) }
+        Pending { checks_all: true, ..Pending::new(true) }
     }
 
     /// Enters a request of the thread `tid` for `ino`. Returns whether the examiner has to be
@@ -147,8 +146,7 @@ impl Pending {
     }
 
     /// Records that the request did not end in its first poll; it may have ended on another thread
-    /// since. Returns whether the watcher has to be started: a task that calls
-    /// [`Pending::waiting_long`] until it returns `None`.
+    /// since. Returns whether the examiner has to be started, like [`Pending::interrupt`].
     pub(super) fn started(&self, unique: u64, task: Arc<Task>) -> bool {
         let mut table = self.table.lock();
         let Some(entry) = table.entries.get_mut(&unique) else { return false };
@@ -161,22 +159,7 @@ impl Pending {
             }
             State::Started(_) => {}
         }
-        self.needs_watcher && !std::mem::replace(&mut table.has_watcher, true)
-    }
-
-    /// The requests that have waited since the last call but one, without an interrupt. `None` without requests in progress: the watcher ends then.
-    pub(super) fn waiting_long(&self) -> Option<Vec<Waiting>> {
-        let mut table = self.table.lock();
-        if table.entries.is_empty() {
-            table.has_watcher = false;
-            return None;
-        }
-        table.round += 1;
-        let Table { entries, interrupted, round, .. } = &*table;
-        let is_old =
-            |id: &u64, entry: &Entry| entry.round + 1 < *round && !interrupted.contains_key(id);
-        let old = entries.iter().filter(|(id, entry)| is_old(id, entry));
-        Some(old.map(Waiting::of).collect())
+        self.checks_all && !std::mem::replace(&mut table.has_examiner, true)
     }
 
     /// Records that the reply was written.
@@ -220,27 +203,36 @@ impl Pending {
         self.new_interrupt.clone()
     }
 
-    /// The interrupted requests: `all`, or those not checked yet. `None` without interrupted requests: the examiner ends then.
+    /// The requests to check: `all` interrupted ones, or those not checked yet; with `all`, at times
+    /// also the others that wait. `None` if there is nothing to check: the examiner ends then.
     pub(super) fn to_examine(&self, all: bool) -> Option<Vec<Waiting>> {
         let mut table = self.table.lock();
-        let Table { entries, interrupted, has_examiner, .. } = &mut *table;
-        if interrupted.is_empty() {
+        let Table { entries, interrupted, has_examiner, round, .. } = &mut *table;
+        let is_done = if self.checks_all { entries.is_empty() } else { interrupted.is_empty() };
+        if is_done {
             *has_examiner = false;
             return None;
         }
-        let waiting = interrupted.iter().filter(|(_, it)| all || !it.examined);
-        Some(waiting.filter_map(|(id, _)| entries.get_key_value(id).map(Waiting::of)).collect())
+        *round += u64::from(all);
+        let with_others = self.checks_all && all && round.is_multiple_of(CALLER_ROUNDS);
+        let is_due = |id: &u64, entry: &Entry| match interrupted.get(id) {
+            Some(it) => all || !it.examined,
+            None => with_others && entry.round + CALLER_ROUNDS <= *round,
+        };
+        let due = entries.iter().filter(|(id, entry)| is_due(id, entry));
+        Some(due.map(Waiting::of).collect())
     }
 
-    /// Records the signals of the caller of an interrupted request, and how long the server has
-    /// been silent. Cancels the request if required.
+    /// Records the signals of the caller of a request, and how long the server has been silent.
+    /// Cancels the request if required.
     pub(super) fn examined(&self, unique: u64, signals: Signals, silent: std::time::Duration) {
         let mut table = self.table.lock();
         let Table { entries, interrupted, .. } = &mut *table;
-        let (Some(entry), Some(seen)) = (entries.get_mut(&unique), interrupted.get_mut(&unique))
-        else {
-            return;
-        };
+        let Some(entry) = entries.get_mut(&unique) else { return };
+        if self.checks_all && interrupts(signals, entry.policy) {
+            interrupted.entry(unique).or_insert_with(Interrupted::new);
+        }
+        let Some(seen) = interrupted.get_mut(&unique) else { return };
         seen.examined = true;
         let now = Instant::now();
         if signals != Signals::Terminating {
@@ -433,26 +425,48 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn requests_that_wait_long_are_watched_over_io_uring() {
+    async fn callers_without_an_interrupt_are_checked_over_io_uring() {
         let table = Pending::over_io_uring();
         table.starting(2, 7, 1, Policy::Changing);
         assert!(table.started(2, waiting().0));
         table.starting(4, 8, 1, Policy::Changing);
-        assert!(!table.started(4, waiting().0), "one watcher");
-        assert_eq!(table.waiting_long(), Some(vec![]));
-        begin(&table, 6, Policy::Changing);
+        assert!(!table.started(4, waiting().0), "one examiner");
         table.interrupt(4);
-        assert_eq!(table.waiting_long(), Some(vec![Waiting { unique: 2, tid: 7, ino: 1 }]));
-        table.ended(2);
+        let second = Waiting { unique: 4, tid: 8, ino: 1 };
+        for _ in 1..CALLER_ROUNDS {
+            assert_eq!(table.to_examine(true), Some(vec![second]));
+        }
         table.ended(4);
-        assert_eq!(table.waiting_long(), Some(vec![Waiting { unique: 6, tid: 7, ino: 1 }]));
+        begin(&table, 6, Policy::Changing);
+        assert_eq!(table.to_examine(false), Some(vec![]));
+        let first = Waiting { unique: 2, tid: 7, ino: 1 };
+        assert_eq!(table.to_examine(true), Some(vec![first]), "the other one is new");
+        table.ended(2);
         table.ended(6);
-        assert_eq!(table.waiting_long(), None);
+        assert_eq!(table.to_examine(true), None);
         table.starting(8, 7, 1, Policy::Changing);
-        assert!(table.started(8, waiting().0), "another watcher");
+        assert!(table.started(8, waiting().0), "another examiner");
         let other = Pending::new(true);
         other.starting(2, 7, 1, Policy::Changing);
         assert!(!other.started(2, waiting().0), "/dev/fuse reports all");
+    }
+
+    /// K3: any signal with a handler ends the waiting for a lock.
+    #[tokio::test]
+    async fn a_signal_without_an_interrupt_has_its_effect_over_io_uring() {
+        use Policy::{Changing, Lock, Repeatable};
+        for (signals, policy, is_cancelled) in [
+            (Signals::Handled, Lock, true),
+            (Signals::Other, Lock, false),
+            (Signals::Unreadable, Lock, false),
+            (Signals::Handled, Repeatable, false),
+            (Signals::Fatal, Changing, true),
+        ] {
+            let table = Pending::over_io_uring();
+            let dropped = begin(&table, 2, policy);
+            table.examined(2, signals, Duration::ZERO);
+            assert_eq!(dropped.load(Ordering::SeqCst), is_cancelled, "{signals:?} {policy:?}");
+        }
     }
 
     #[test]
