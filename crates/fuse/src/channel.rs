@@ -6,7 +6,7 @@
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::fs::{Mode, OFlags, fcntl_getfl, fcntl_setfl};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
@@ -17,11 +17,19 @@ pub trait Channel: AsFd + Send + Sync + 'static {
 
     /// Sends one reply or notification, atomically.
     fn send(&self, packet: &[IoSlice<'_>]) -> io::Result<()>;
+
+    /// Another descriptor of the same connection, for notifications. By default there is none.
+    fn duplicate(&self) -> io::Result<OwnedFd> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
+
+/// `FUSE_DEV_IOC_CLONE`, `_IOR(229, 0, uint32_t)`: connects a descriptor of `/dev/fuse` like another.
+const CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
 
 /// A non-blocking descriptor of `/dev/fuse`.
 #[derive(Debug)]
-pub struct Device(OwnedFd);
+pub struct Device(pub(crate) OwnedFd);
 
 impl Device {
     /// Takes ownership of a descriptor and makes it non-blocking.
@@ -47,6 +55,15 @@ impl Channel for Device {
         // The kernel accepts a whole packet or rejects it; the length carries no information.
         rustix::io::writev(&self.0, packet)?;
         Ok(())
+    }
+
+    fn duplicate(&self) -> io::Result<OwnedFd> {
+        let other = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
+        let number = self.0.as_raw_fd();
+        // SAFETY: both descriptors are open, and the kernel reads a `u32`, which `number` has the
+        // size of, during the call only.
+        let result = unsafe { libc::ioctl(other.as_raw_fd(), CLONE, &number) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(other) }
     }
 }
 

@@ -2,20 +2,22 @@
 //!
 //! A notification may block in the kernel on a lock that one of this session's requests holds (a
 //! page that is being read, a directory in which a name is looked up). So notifications are queued
-//! to a thread of their own. Only [`Notifier::settled`] waits for that thread, and no operation may
-//! await it for which the kernel holds such a lock. The thread ends with the last [`Notifier`], or
-//! with the first notification after the session. [`Notifier::inval_attributes`] takes no such lock
-//! and is not queued.
+//! to a thread of their own, [`apart`] from the descriptors of the process, if that is
+//! possible. Only [`Notifier::settled`] waits for that thread. The thread ends with the last
+//! [`Notifier`], or with the session. [`Notifier::inval_attributes`] and
+//! [`Notifier::expire_all_names`] take no such lock and are not queued.
+//! [`Notifier::inval_data`] has a thread for each call, so that it waits for nothing but its file.
 
 use std::io::IoSlice;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
-use tokio::sync::oneshot;
-
 use crate::abi::{self, OutHeader, Wire, opcode};
-use crate::channel::Channel;
+use crate::apart;
+use crate::channel::{Channel, Device};
 use crate::session::Negotiated;
 
 /// Maximum number of queued notifications. Each has some 300 bytes, so the queue takes about a
@@ -23,8 +25,9 @@ use crate::session::Negotiated;
 /// time for which the kernel may block. Beyond it the caller gets `false`.
 const QUEUE: usize = 4096;
 
-/// Longest name in a notification.
-const NAME_MAX: usize = 1024;
+/// How long [`Notifier::settled`] waits: longer than a reply of a server that works, which a
+/// notification may wait for.
+const SETTLING_LIMIT: Duration = Duration::from_secs(5);
 
 /// A queued notification.
 enum Notification {
@@ -34,7 +37,9 @@ enum Notification {
         code: i32,
     },
     /// Answered when all earlier notifications were delivered.
-    Barrier(oneshot::Sender<()>),
+    Barrier(mpsc::Sender<()>),
+    /// The session has ended.
+    End,
 }
 
 /// Sends notifications to the kernel. Cheap to clone; does not keep the session alive.
@@ -46,6 +51,9 @@ enum Notification {
 pub struct Notifier {
     queue: SyncSender<Notification>,
     channel: Weak<dyn Channel>,
+    /// The session has ended. A clone of `/dev/fuse` must not outlive it: users of a detached mount
+    /// would wait.
+    is_ended: Arc<AtomicBool>,
     epochs: bool,
     prunes: bool,
 }
@@ -63,13 +71,29 @@ impl Notifier {
         negotiated: &Negotiated,
     ) -> io::Result<Notifier> {
         let (queue, notifications) = sync_channel(QUEUE);
-        let channel = Arc::downgrade(channel);
-        let own = channel.clone();
-        thread::Builder::new()
-            .name("fuse-notify".to_owned())
-            .spawn(move || deliver(&notifications, &own))?;
+        let is_ended = Arc::<AtomicBool>::default();
+        let is_over = is_ended.clone();
+        spawn("fuse-notify", channel, move |sender| {
+            while let Ok(notification) = notifications.recv()
+                && !is_over.load(Ordering::Relaxed)
+            {
+                match notification {
+                    Notification::Packet { body, code } => sender.send(code, &body),
+                    // The waiter may have been dropped.
+                    Notification::Barrier(done) => drop(done.send(())),
+                    Notification::End => return,
+                }
+            }
+        })?;
         let Negotiated { epochs, prunes, .. } = *negotiated;
-        Ok(Notifier { queue, channel, epochs, prunes })
+        Ok(Notifier { queue, channel: Arc::downgrade(channel), is_ended, epochs, prunes })
+    }
+
+    /// Ends the thread: the session is over.
+    pub(crate) fn end(&self) {
+        self.is_ended.store(true, Ordering::Relaxed);
+        // If the queue is full, the thread does not wait for it.
+        let _ = self.queue.try_send(Notification::End);
     }
 
     /// Invalidates the attributes of `ino` before it returns, and no data. For an inode that the
@@ -79,6 +103,35 @@ impl Notifier {
         let mut body = Vec::with_capacity(abi::NotifyInvalInode::SIZE);
         abi::NotifyInvalInode { ino, off: -1, len: 0 }.put(&mut body);
         send(&*channel, opcode::NOTIFY_INVAL_INODE, &body);
+    }
+
+    /// Invalidates the attributes of `ino` and all of its cached data, and returns when the kernel
+    /// has done that. It may have to wait for pages of the file that are being read or written, and
+    /// waits for nothing else. No operation may await it for which the kernel holds a lock of a page
+    /// or of the file; for SETLK it holds none.
+    pub async fn inval_data(&self, ino: u64) {
+        let Some(channel) = self.channel.upgrade() else { return };
+        let mut body = Vec::with_capacity(abi::NotifyInvalInode::SIZE);
+        abi::NotifyInvalInode { ino, off: 0, len: 0 }.put(&mut body);
+        let drop_data = move || {
+            let (done, is_done) = mpsc::channel::<()>();
+            let sent = body.clone();
+            let invalidate = move |sender: Sender| {
+                sender.send(opcode::NOTIFY_INVAL_INODE, &sent);
+                drop(done);
+            };
+            match spawn("fuse-inval", &channel, invalidate) {
+                Ok(()) => {
+                    drop(channel);
+                    // An error: the thread has done it.
+                    let _ = is_done.recv();
+                }
+                // No thread can be started.
+                Err(_) => send(&*channel, opcode::NOTIFY_INVAL_INODE, &body),
+            }
+        };
+        // It fails only with the runtime.
+        let _ = tokio::task::spawn_blocking(drop_data).await;
     }
 
     /// Invalidates the attributes of `ino`, and its cached data from `offset` on: `len` bytes, or
@@ -108,10 +161,15 @@ impl Notifier {
         self.packet(opcode::NOTIFY_INVAL_ENTRY, &body, name)
     }
 
-    /// Expires all names that the kernel has cached, including negative ones. Also `false` if the
-    /// kernel does not support this (before Linux 6.16).
+    /// Expires all names that the kernel has cached, including negative ones, before it returns.
+    /// `false` if the kernel does not support this (before Linux 6.16).
     pub fn expire_all_names(&self) -> bool {
-        self.epochs && self.send(Vec::new(), opcode::NOTIFY_INC_EPOCH)
+        if self.epochs
+            && let Some(channel) = self.channel.upgrade()
+        {
+            send(&*channel, opcode::NOTIFY_INC_EPOCH, &[]);
+        }
+        self.epochs
     }
 
     /// Whether the kernel supports [`prune`](Notifier::prune) (Linux 6.18).
@@ -130,24 +188,32 @@ impl Notifier {
         self.prunes && self.send(body, opcode::NOTIFY_PRUNE)
     }
 
-    /// Waits until all notifications queued so far were delivered, or the session has ended.
+    /// Waits until all notifications queued so far were delivered, the session has ended, or five
+    /// seconds have passed: the kernel may be waiting for a server that does not reply.
     ///
-    /// An operation for which the kernel holds a lock of a page, a file or a directory must never
-    /// await it: the kernel may be waiting for that operation. For SETLK it holds none.
+    /// No operation may await it for which the kernel holds a lock of a page, a file or a directory:
+    /// the kernel may be waiting for that operation.
     pub async fn settled(&self) {
-        let (done, all_done) = oneshot::channel();
+        let deadline = Instant::now() + SETTLING_LIMIT;
+        let (done, all_done) = mpsc::channel();
         let mut barrier = Notification::Barrier(done);
         // A full queue is rare enough to be retried after a pause.
         while let Err(TrySendError::Full(again)) = self.queue.try_send(barrier) {
+            if Instant::now() >= deadline {
+                return;
+            }
             barrier = again;
-            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        // An error means that the thread has ended, and so has the session.
-        let _ = all_done.await;
+        // The thread cannot wake a task. An error means that it has ended, or that time is up.
+        let wait = move || {
+            let _ = all_done.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+        };
+        let _ = tokio::task::spawn_blocking(wait).await;
     }
 
     fn packet(&self, code: i32, fixed: &impl Wire, name: &[u8]) -> bool {
-        if name.len() > NAME_MAX || name.contains(&0) {
+        if name.len() > base::Name::MAX_BYTES || name.contains(&0) {
             // The kernel cannot have cached such a name.
             return true;
         }
@@ -168,26 +234,53 @@ impl Notifier {
     }
 }
 
-/// The thread's body.
-fn deliver(notifications: &Receiver<Notification>, channel: &Weak<dyn Channel>) {
-    while let Ok(notification) = notifications.recv() {
-        let Some(channel) = channel.upgrade() else { return };
-        match notification {
-            Notification::Packet { body, code } => send(&*channel, code, &body),
-            // The waiter may have been dropped.
-            Notification::Barrier(done) => drop(done.send(())),
+/// What a thread sends notifications with.
+enum Sender {
+    /// A descriptor of its own, and no other one: not even for the log.
+    Own(Device),
+    Shared(Weak<dyn Channel>),
+}
+
+impl Sender {
+    fn send(&self, code: i32, body: &[u8]) {
+        match self {
+            Sender::Own(device) => drop(write(device, code, body)),
+            Sender::Shared(channel) => {
+                if let Some(channel) = channel.upgrade() {
+                    send(&*channel, code, body);
+                }
+            }
+        }
+    }
+}
+
+/// Starts a thread that sends notifications.
+fn spawn(
+    name: &str,
+    channel: &Arc<dyn Channel>,
+    body: impl FnOnce(Sender) + Send + 'static,
+) -> io::Result<()> {
+    match channel.duplicate() {
+        Ok(fd) => apart::spawn_with(name, fd, |fd| body(Sender::Own(Device(fd)))),
+        Err(_) => {
+            let channel = Arc::downgrade(channel);
+            let run = move || body(Sender::Shared(channel));
+            thread::Builder::new().name(name.to_owned()).spawn(run).map(drop)
         }
     }
 }
 
 fn send(channel: &dyn Channel, code: i32, body: &[u8]) {
-    let len = OutHeader::SIZE + body.len();
-    let mut header = Vec::with_capacity(OutHeader::SIZE);
-    OutHeader { len: len as u32, error: code, unique: 0 }.put(&mut header);
-    let packet = [IoSlice::new(&header), IoSlice::new(body)];
-    if let Err(error) = channel.send(&packet)
+    if let Err(error) = write(channel, code, body)
         && error.raw_os_error() != Some(libc::ENOENT)
     {
         tracing::debug!(code, %error, "the kernel refused a notification");
     }
+}
+
+fn write(channel: &dyn Channel, code: i32, body: &[u8]) -> io::Result<()> {
+    let len = OutHeader::SIZE + body.len();
+    let mut header = Vec::with_capacity(OutHeader::SIZE);
+    OutHeader { len: len as u32, error: code, unique: 0 }.put(&mut header);
+    channel.send(&[IoSlice::new(&header), IoSlice::new(body)])
 }

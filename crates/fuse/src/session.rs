@@ -17,8 +17,8 @@
 //!    `EAGAIN` makes the kernel send it again at once.
 //!
 //! Deliberately not here: deadlines (the file system knows what it waits for), cloned descriptors
-//! (a reply must use the descriptor of its request; no gain was measured), splice, the kernel's
-//! write-back cache.
+//! for requests (a reply must use the descriptor of its request; no gain was measured), splice, the
+//! kernel's write-back cache.
 
 mod accounting;
 mod buffers;
@@ -286,3 +286,4 @@ async fn failed(ring: &mut Option<Ring>) -> io::Error {
         None => std::future::pending().await,
     }
 }
+        self.started.notifier.end();

@@ -502,6 +502,36 @@ mod everybody {
         mounted.end();
     }
 
+    /// The queue waits for the lock of the directory, which a LOOKUP holds that is not answered.
+    #[test]
+    fn data_is_invalidated_while_other_notifications_are_blocked() {
+        let mounted = Mounted::new();
+        let (memory, notifier) = (mounted.memory.clone(), mounted.notifier());
+        let ino = memory.add("file", b"old");
+        let file = {
+            let path = mounted.path("file");
+            in_time(move || File::open(path)).unwrap()
+        };
+        let mut text = [0; 3];
+        file.read_exact_at(&mut text, 0).unwrap();
+        memory.hold("lookup");
+        let absent = mounted.path("absent");
+        let blocked = thread::spawn(move || absent.symlink_metadata().is_ok());
+        memory.wait_begun("lookup", 2);
+        assert!(notifier.expire_entry(ROOT, b"other"));
+        memory.change(ino, b"new");
+        let invalidated = mounted.runtime.block_on(async {
+            tokio::time::timeout(LIMIT, notifier.inval_data(ino)).await.is_ok()
+        });
+        assert!(invalidated, "it waits for the queue");
+        file.read_exact_at(&mut text, 0).unwrap();
+        assert_eq!(&text, b"new");
+        memory.release_all();
+        assert!(!blocked.join().unwrap());
+        drop(file);
+        mounted.end();
+    }
+
     #[test]
     fn all_names_expire_at_once() {
         let mounted = Mounted::with(
@@ -749,6 +779,66 @@ mod everybody {
         assert!(mounted_on(dir).is_some());
         child.kill().unwrap();
         child.wait().unwrap();
+    }
+
+    /// Has the test [`serves_and_is_killed`] mount on this directory.
+    const SERVE_ON: &str = "FUSE_TEST_SERVE_ON";
+
+    /// Serves a mount, if run by [`a_kill_during_a_notification_frees_all`], answers no LOOKUP, and
+    /// expires a name while the kernel holds the lock of the directory for one.
+    #[test]
+    fn serves_and_is_killed() {
+        let Some(dir) = std::env::var_os(SERVE_ON) else { return };
+        let memory = Memory::new(TTL);
+        memory.hold("lookup");
+        let runtime = Runtime::new().unwrap();
+        let mount = Mount::new(Path::new(&dir), &MountOptions::default()).unwrap();
+        let session = runtime.block_on(Session::start(mount, memory.clone(), Config::default()));
+        let session = session.unwrap();
+        let notifier = memory.started.get().unwrap().notifier.clone();
+        runtime.spawn(session.run());
+        eprintln!("mounted");
+        memory.wait_begun("lookup", 1);
+        notifier.expire_entry(ROOT, b"x");
+        // The thread is in the kernel by then.
+        thread::sleep(Duration::from_millis(200));
+        eprintln!("blocked");
+        loop {
+            thread::park();
+        }
+    }
+
+    #[test]
+    fn a_kill_during_a_notification_frees_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut server = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "everybody::serves_and_is_killed", "--nocapture"])
+            .env(SERVE_ON, dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut words = server.stderr.take().unwrap();
+        let mut word = [0; 8];
+        words.read_exact(&mut word).unwrap();
+        let caller = Command::new("stat")
+            .arg(dir.path().join("file"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        words.read_exact(&mut word).unwrap();
+        assert_eq!(&word, b"blocked\n");
+        server.kill().unwrap();
+        let freed = thread::spawn(move || reaped_within_a_second(caller));
+        let ended = thread::spawn(move || reaped_within_a_second(server));
+        let result = (freed.join(), ended.join());
+        // If they are not freed, only the abort of the connection frees them.
+        if result.0.is_err() && rustix::process::geteuid().is_root() {
+            let _ = rustix::mount::unmount(dir.path(), rustix::mount::UnmountFlags::FORCE);
+        }
+        let _ = unmount(dir.path(), true);
+        assert!(result.0.is_ok_and(|status| !status.success()) && result.1.is_ok());
     }
 
     #[test]

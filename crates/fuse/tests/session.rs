@@ -658,9 +658,11 @@ fn notifications_have_the_wire_format_and_are_sent_in_order() {
     assert!(notifier.inval_inode(5, -1, 0));
     assert!(notifier.inval_entry(1, b"name"));
     assert!(notifier.expire_entry(1, b"name"));
-    assert!(notifier.expire_all_names());
     assert!(notifier.prunes() && notifier.prune(&[5, 1 << 40]));
     kernel.runtime.block_on(notifier.settled());
+    // These wait for no other.
+    assert!(notifier.expire_all_names());
+    kernel.runtime.block_on(notifier.inval_data(6));
     let next = |code: i32| {
         let answer = receive(&kernel.socket);
         assert_eq!((answer.unique, -answer.error), (0, code));
@@ -671,10 +673,11 @@ fn notifications_have_the_wire_format_and_are_sent_in_order() {
         let entry = abi::NotifyInvalEntry { parent: 1, namelen: 4, flags };
         assert_eq!(next(3), put(entry, b"name\0"));
     }
-    assert!(next(8).is_empty());
     let prune = abi::NotifyPrune { count: 2, padding: 0, spare: 0 };
     let inos: Vec<u8> = [5u64, 1 << 40].iter().flat_map(|ino| ino.to_ne_bytes()).collect();
     assert_eq!(next(9), put(prune, &inos));
+    assert!(next(8).is_empty());
+    assert_eq!(next(2), put(abi::NotifyInvalInode { ino: 6, off: 0, len: 0 }, b""));
     // After the session notifications have no receiver and no wait.
     let (runtime, session) = (kernel.runtime, kernel.session);
     drop(kernel.socket);

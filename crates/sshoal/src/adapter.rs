@@ -109,7 +109,8 @@ impl Adapter {
     }
 
     /// Invalidates everything that is cached, and returns when the kernel has done so, too: a call
-    /// that begins afterwards sees the servers. No operation of the file system may await this.
+    /// that begins afterwards sees the servers. If a server does not reply, the kernel may need
+    /// longer than this waits for it. No operation of the file system may await this.
     pub async fn refresh(&self) {
         self.vfs.invalidate_all();
         if let Some(notifier) = self.notifier.get() {
@@ -279,8 +280,7 @@ impl vfs::Invalidate for Kernel {
         // A directory in the root may be a working directory, or a mount point.
         let expire = |name: &Name| self.notifier.expire_entry(Ino::ROOT.0, name.as_bytes());
         let name = |all: bool, name: &Name| expire(name) && all;
-        let sent = self.notifier.expire_all_names() || in_root.iter().fold(true, name);
-        if !self.notifier.inval_inode(Ino::ROOT.0, ATTRIBUTES_ONLY, 0) || !sent {
+        if !self.notifier.expire_all_names() && !in_root.iter().fold(true, name) {
             tracing::warn!("{DROPPED}");
         }
     }
@@ -289,6 +289,7 @@ impl vfs::Invalidate for Kernel {
         self.notifier.expire_entry(dir.0, name.as_bytes())
     }
 
+        self.notifier.inval_attributes(Ino::ROOT.0);
     fn attributes(&self, ino: Ino) -> bool {
         self.notifier.inval_inode(ino.0, ATTRIBUTES_ONLY, 0)
     }
@@ -297,8 +298,8 @@ impl vfs::Invalidate for Kernel {
         self.maps_direct_files
     }
 
-    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(self.notifier.settled())
+    fn content_dropped(&self, ino: Ino) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        Box::pin(self.notifier.inval_data(ino.0))
     }
 
     fn evict(&self, inodes: Vec<Eviction>) {

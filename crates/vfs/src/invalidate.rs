@@ -37,10 +37,11 @@ pub trait Invalidate: Send + Sync {
         true
     }
 
-    /// Returns when the kernel has done what was requested before. No operation may await this for
-    /// which the kernel holds a lock: of a page, or of a directory. By default it is assumed that
-    /// it has.
-    fn settled(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+    /// Like [`Invalidate::content`]; returns when the kernel has done that, and waits for no other
+    /// request to the kernel. No operation may await it for which the kernel holds a lock of a page
+    /// or of the file. By default it is assumed that the kernel does it at once.
+    fn content_dropped(&self, ino: Ino) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
+        self.content(ino);
         Box::pin(std::future::ready(()))
     }
 
@@ -89,8 +90,8 @@ impl Vfs {
     /// the number of inodes, a tenth of a second for a million, during which lookups wait.
     pub fn invalidate_all(&self) {
         let in_root = self.tree().invalidate_all();
-        if let Some(invalidate) = self.invalidate.get() {
         self.known_xattrs.lock().note_change();
+        if let Some(invalidate) = self.invalidate.get() {
             invalidate.names(&in_root);
         }
     }

@@ -278,11 +278,10 @@ impl Vfs {
             // The kernel gets no time-outs for its names from now on, but has some from before.
             kernel.names(&[]);
         }
-        if !keeps_pages && self.config.page_cache != PageCache::Never {
-            kernel.content(inode.ino);
-        }
-        if is_first || !keeps_pages {
-            kernel.settled().await;
+        if !keeps_pages {
+            if self.config.page_cache != PageCache::Never {
+                kernel.content_dropped(inode.ino).await;
+            }
             inode.state().note_pages_gone();
         }
     }
