@@ -55,6 +55,10 @@ use pending::Pending;
 pub use accounting::{Counters, Finished, OperationCounts};
 pub use config::{Config, Negotiated};
 
+/// How long the end of a session waits for the unmounting, which takes some milliseconds: enough for
+/// a busy machine, and little of the time that a service manager leaves to a process.
+const UNMOUNT_LIMIT: Duration = Duration::from_secs(10);
+
 /// Passed to a file system when its session begins.
 #[derive(Clone, Debug)]
 pub struct Started {
@@ -92,7 +96,7 @@ pub struct Stopper(Arc<Notify>);
 
 impl Stopper {
     /// Makes [`Session::run`] unmount, answer new requests with `ENOTCONN`, and finish running
-    /// operations. A second call ends the wait for these operations.
+    /// operations. A second call ends the wait for both.
     pub fn stop(&self) {
         // Stores a permit if nothing waits yet.
         self.0.notify_one();
@@ -254,20 +258,27 @@ impl<F: Filesystem> Session<F> {
         self.inner.pending.cancel_all();
         if let Some(mount) = self.mount.take() {
             // May run fusermount3, which blocks.
-            let _ = tokio::task::spawn_blocking(move || drop(mount)).await;
+            let dropped = tokio::task::spawn_blocking(move || drop(mount));
+            let _ = tokio::time::timeout(UNMOUNT_LIMIT, dropped).await;
         }
         End { cause, abandoned }
     }
 
-    /// Detaches the mount from the file tree. Current users can continue to use it.
+    /// Detaches the mount from the file tree. Current users can continue to use it. If that takes too
+    /// long, or a stop is requested meanwhile, it goes on in the background.
     async fn detach(&mut self) {
         let Some(mut mount) = self.mount.take() else { return };
-        // May run fusermount3, which blocks.
+        // May run fusermount3, or wait for the file system that contains the mount point.
         let detached = tokio::task::spawn_blocking(move || {
             mount.detach();
             mount
         });
-        self.mount = detached.await.ok();
+        tokio::select! {
+            detached = detached => self.mount = detached.ok(),
+            () = tokio::time::sleep(UNMOUNT_LIMIT) => tracing::warn!("the unmounting hangs"),
+            // It ends the following wait, too.
+            () = self.stop.notified() => self.stop.notify_one(),
+        }
     }
 }
 
@@ -276,6 +287,7 @@ impl<F: Filesystem> Drop for Session<F> {
         // A waiting operation would keep the session's state alive, including the descriptor, and
         // so its caller would wait forever.
         self.inner.pending.cancel_all();
+        self.started.notifier.end();
     }
 }
 
@@ -286,4 +298,3 @@ async fn failed(ring: &mut Option<Ring>) -> io::Error {
         None => std::future::pending().await,
     }
 }
-        self.started.notifier.end();

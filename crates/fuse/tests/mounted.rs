@@ -781,6 +781,57 @@ mod everybody {
         child.wait().unwrap();
     }
 
+    /// Has the test [`stops_twice`] mount on this directory.
+    const STOP_ON: &str = "FUSE_TEST_STOP_ON";
+
+    /// Serves a mount and stops it twice, if run by [`a_second_stop_ends_an_unmount_that_hangs`].
+    #[test]
+    fn stops_twice() {
+        let Some(dir) = std::env::var_os(STOP_ON) else { return };
+        let runtime = Runtime::new().unwrap();
+        let mount = Mount::new(Path::new(&dir), &MountOptions::default()).unwrap();
+        let session = Session::start(mount, Memory::new(TTL), Config::default());
+        let session = runtime.block_on(session).unwrap();
+        let stopper = session.stopper();
+        let mut end = runtime.spawn(session.run());
+        stopper.stop();
+        let mut in_time =
+            |limit| runtime.block_on(async { tokio::time::timeout(limit, &mut end).await.is_ok() });
+        let ended_at_once = in_time(Duration::from_millis(500));
+        stopper.stop();
+        eprintln!("{ended_at_once} {}", in_time(Duration::from_secs(5)));
+        std::process::exit(0);
+    }
+
+    #[test]
+    fn a_second_stop_ends_an_unmount_that_hangs() {
+        if rustix::process::geteuid().is_root() {
+            return eprintln!("skipped: root unmounts without fusermount3");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = std::env::var("PATH").unwrap();
+        let found = path.split(':').map(|dir| Path::new(dir).join("fusermount3"));
+        let real = found.into_iter().find(|program| program.exists()).unwrap();
+        let bin = tempfile::tempdir().unwrap();
+        let script =
+            format!("#!/bin/sh\n[ \"$1\" = -u ] && exec sleep 8\nexec {} \"$@\"\n", real.display());
+        let program = bin.path().join("fusermount3");
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let mut server = Command::new(std::env::current_exe().unwrap());
+        server
+            .args(["--exact", "everybody::stops_twice", "--nocapture"])
+            .env(STOP_ON, dir.path())
+            .env("PATH", format!("{}:{path}", bin.path().display()));
+        // Not read to the end: the hanging program has it open, too.
+        let mut server = server.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut words = [0; 11];
+        server.stderr.take().unwrap().read_exact(&mut words).unwrap();
+        server.wait().unwrap();
+        let _ = unmount(dir.path(), true);
+        assert_eq!(&words, b"false true\n");
+    }
+
     /// Has the test [`serves_and_is_killed`] mount on this directory.
     const SERVE_ON: &str = "FUSE_TEST_SERVE_ON";
 
