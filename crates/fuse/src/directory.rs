@@ -1,29 +1,15 @@
 //! The entries of a listing: buffers of the size that the kernel requested, filled in the wire
 //! format.
 //!
-//! An entry with an invalid name (empty, with `/` or NUL, longer than [`NAME_MAX`]) would make the
-//! kernel reject the whole listing; it is left out and logged.
+//! An entry with an invalid name (see [`base::Name`]) makes the kernel reject the whole listing.
 
 use base::{Entry, FileKind, Stat};
 
 use crate::abi::{self, Wire};
 use crate::attr::entry_out;
 
-/// Longest name in a listing, in bytes: the limit of every supported kernel (`FUSE_NAME_MAX`).
-pub const NAME_MAX: usize = 1024;
-
 fn padded(len: usize) -> usize {
     len.next_multiple_of(8)
-}
-
-fn acceptable(name: &[u8]) -> bool {
-    let good = !name.is_empty()
-        && name.len() <= NAME_MAX
-        && !name.iter().any(|byte| matches!(byte, b'/' | 0));
-    if !good {
-        tracing::warn!(name = %name.escape_ascii(), "a name that no listing may have is left out");
-    }
-    good
 }
 
 /// `d_type` of an entry whose kind is not known.
@@ -57,15 +43,13 @@ pub struct DirSink {
     plus: bool,
     /// Node ids whose lookups the kernel counts when it receives the listing.
     counted: Vec<u64>,
-    /// Node ids whose lookups the file system counted for entries that were left out.
-    refused: Vec<u64>,
 }
 
 impl DirSink {
     /// A sink for a listing of up to `capacity` bytes; `plus`: with lookups.
     pub fn new(capacity: usize, plus: bool) -> DirSink {
         let buffer = Vec::with_capacity(capacity.min(FIRST_CAPACITY));
-        DirSink { buffer, capacity, plus, counted: Vec::new(), refused: Vec::new() }
+        DirSink { buffer, capacity, plus, counted: Vec::new() }
     }
 
     /// Whether the listing has the results of lookups.
@@ -79,21 +63,17 @@ impl DirSink {
         self.buffer.len() + padded(entry + abi::Dirent::SIZE + name_len) <= self.capacity
     }
 
-    /// Adds an entry and counts its lookup, unless there is no room: then it returns `false`, and
-    /// neither happened. Only the name is added to a listing without lookups.
+    /// Adds an entry to a listing with lookups and counts its lookup, unless there is no room: then it
+    /// returns `false`, and neither happened.
     ///
-    /// `next_offset` as with [`DirSink::push_name`]. `.` and `..` must go through that, since the
-    /// kernel never counts a lookup for them.
+    /// `name` and `next_offset` as with [`DirSink::push_name`]. `.` and `..` must go through that,
+    /// since the kernel never counts a lookup for them.
     pub fn push(&mut self, entry: &Entry, next_offset: u64, name: &[u8]) -> bool {
+        debug_assert!(self.plus && !matches!(name, b"." | b".."), "it is not looked up");
         if !self.has_room(name.len()) {
             return false;
         }
         let Stat { number, attr, .. } = entry.stat;
-        let is_bare = !self.plus || matches!(name, b"." | b"..");
-        if is_bare || !acceptable(name) {
-            self.refused.push(entry.ino.0);
-            return !is_bare || self.push_name(number, next_offset, attr.kind, name);
-        }
         self.counted.push(entry.ino.0);
         entry_out(entry).put(&mut self.buffer);
         put_dirent(&mut self.buffer, number, next_offset, Some(attr.kind), name);
@@ -103,7 +83,7 @@ impl DirSink {
     /// Adds a name alone if there is room. `false` if not: the name has to be added to the next
     /// listing. With lookups it has node id 0, so that the kernel looks it up when it needs to.
     ///
-    /// `ino` is what `readdir(3)` shows. `next_offset` is the offset at which a listing after this
+    /// `name` is a [`base::Name`], `.` or `..`. `ino` is what `readdir(3)` shows. `next_offset` is the offset at which a listing after this
     /// entry continues; it must not be zero. `.` and `..` are entries like any other. Without
     /// `kind`, a program has to look the entry up.
     pub fn push_name(
@@ -113,9 +93,6 @@ impl DirSink {
         kind: impl Into<Option<FileKind>>,
         name: &[u8],
     ) -> bool {
-        if !acceptable(name) {
-            return true;
-        }
         if !self.has_room(name.len()) {
             return false;
         }
@@ -130,15 +107,9 @@ impl DirSink {
         &self.buffer
     }
 
-    /// The lookups to forget: those of left-out entries, and all others if the listing was not
-    /// `delivered`.
-    pub(crate) fn owed_forgets(&mut self, delivered: bool) -> Vec<u64> {
-        let mut inos = std::mem::take(&mut self.refused);
-        let counted = std::mem::take(&mut self.counted);
-        if !delivered {
-            inos.extend(counted);
-        }
-        inos
+    /// The node ids whose lookups are counted if the listing is delivered.
+    pub(crate) fn take_counted(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.counted)
     }
 }
 
@@ -171,49 +142,12 @@ mod tests {
     }
 
     #[test]
-    fn invalid_names_are_left_out_of_a_listing() {
-        let mut sink = DirSink::new(4096, false);
-        for name in [&b""[..], b"a/b", b"a\0b", &[b'x'; NAME_MAX + 1]] {
-            assert!(sink.push_name(1, 1, FileKind::Regular, name));
-        }
-        assert!(sink.bytes().is_empty());
-        assert!(sink.push_name(1, 1, FileKind::Regular, &[b'x'; NAME_MAX]));
-    }
-
-    #[test]
-    fn only_undelivered_lookups_are_forgotten() {
-        let full = || {
-            let mut sink = DirSink::new(3 * 160 + 8, true);
-            assert!(sink.push_name(1, 1, FileKind::Directory, b"."));
-            assert!(sink.push(&entry(5), 2, b"five"));
-            assert!(sink.push(&entry(7), 5, b"a/b"));
-            assert!(sink.push(&entry(8), 3, b"zero"));
-            assert!(!sink.has_room(4));
-            assert!(!sink.push(&entry(6), 4, b"none"));
-            sink
-        };
-        assert_eq!(full().owed_forgets(true), [7]);
-        assert_eq!(full().owed_forgets(false), [7, 5, 8]);
-        assert_eq!(full().bytes().len(), 3 * 160);
-    }
-
-    #[test]
-    fn lookups_of_dot_entries_are_never_counted() {
-        let mut sink = DirSink::new(4096, true);
-        assert!(sink.push(&entry(5), 1, b".."));
-        let mut bytes = sink.bytes();
-        let wire = abi::EntryOut::take(&mut bytes).unwrap();
-        assert_eq!(wire.nodeid, 0);
-        assert_eq!(abi::Dirent::take(&mut bytes).unwrap().ino, 105);
-        assert_eq!(sink.owed_forgets(true), [5]);
-    }
-
-    #[test]
-    fn a_listing_without_lookups_forgets_them() {
-        let mut sink = DirSink::new(32, false);
-        assert!(sink.push(&entry(5), 1, b"five"));
-        assert!(!sink.push(&entry(6), 2, b"none"));
-        assert_eq!(abi::Dirent::take(&mut sink.bytes()).unwrap().ino, 105);
-        assert_eq!((sink.bytes().len(), sink.owed_forgets(true)), (32, vec![5]));
+    fn each_pushed_entry_is_counted() {
+        let mut sink = DirSink::new(2 * 160 + 8, true);
+        assert!(sink.push_name(1, 1, FileKind::Directory, b"."));
+        assert!(sink.push(&entry(5), 2, b"five"));
+        assert!(!sink.has_room(4));
+        assert!(!sink.push(&entry(6), 4, b"none"));
+        assert_eq!((sink.bytes().len(), sink.take_counted()), (2 * 160, vec![5]));
     }
 }

@@ -48,7 +48,7 @@ pub use apart::spawn_apart;
 pub use attr::{SetAttr, SetTime};
 pub use caller::Caller;
 pub use channel::{Channel, Device};
-pub use directory::{DirSink, NAME_MAX};
+pub use directory::DirSink;
 pub use error::{Error, Result};
 pub use filesystem::Filesystem;
 pub use mount::{AccessTime, Mount, MountOptions, Visibility, unmount};

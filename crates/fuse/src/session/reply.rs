@@ -252,8 +252,10 @@ impl<F: Filesystem> Listing<F> {
 
 impl<F: Filesystem> Drop for Listing<F> {
     fn drop(&mut self) {
-        for ino in self.sink.owed_forgets(self.delivered) {
-            self.inner.forget(ino, 1);
+        if !self.delivered {
+            for ino in self.sink.take_counted() {
+                self.inner.forget(ino, 1);
+            }
         }
     }
 }
