@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use base::until;
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 /// The dirty bytes and changes of one mount.
 pub(crate) struct Dirty {
@@ -13,7 +13,7 @@ pub(crate) struct Dirty {
     max_bytes: AtomicU32,
     bytes: AtomicU64,
     changes: AtomicU64,
-    /// Notified when there are fewer.
+    /// Notified when there are fewer, and when the bound is changed.
     decreased: Notify,
 }
 
@@ -28,11 +28,19 @@ impl Dirty {
 
     /// Waits until there is room for `bytes`.
     pub(crate) async fn take(self: &Arc<Dirty>, bytes: u32) -> DirtyBytes {
-        let bytes = bytes.min(self.max_bytes());
-        // The semaphore is never closed.
-        if let Ok(permit) = self.room.acquire_many(bytes).await {
-            permit.forget();
-        }
+        let bytes = loop {
+            let share = bytes.min(self.max_bytes());
+            let is_too_much = || (self.max_bytes() < share).then_some(());
+            tokio::select! {
+                biased;
+                permit = self.room.acquire_many(share) => {
+                    // The semaphore is never closed.
+                    permit.into_iter().for_each(SemaphorePermit::forget);
+                    break share;
+                }
+                () = until(&self.decreased, is_too_much) => {}
+            }
+        };
         self.bytes.fetch_add(bytes.into(), Ordering::Relaxed);
         DirtyBytes { dirty: self.clone(), bytes }
     }
@@ -42,10 +50,11 @@ impl Dirty {
         self.max_bytes.load(Ordering::Relaxed)
     }
 
-    /// Changes the bound. A smaller one takes effect as writes are acknowledged; it must not be
-    /// below the size of one write, which may be waiting for room already.
+    /// Changes the bound. A smaller one takes effect as writes are acknowledged.
     pub(crate) fn set_max_bytes(self: &Arc<Dirty>, max_bytes: u32) {
         let before = self.max_bytes.swap(max_bytes, Ordering::Relaxed);
+        // A write that waits for more room than there will be.
+        self.decreased.notify_waiters();
         match max_bytes.checked_sub(before) {
             Some(0) => {}
             Some(more) => self.room.add_permits(more as usize),
@@ -139,6 +148,20 @@ mod tests {
         assert_eq!(dirty.bytes(), 4);
         assert!(tokio::time::timeout(soon, dirty.take(1)).await.is_err());
         drop(four);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_smaller_bound_is_valid_for_a_writer_that_waits() {
+        let dirty = Dirty::new(10);
+        let one = dirty.take(8).await;
+        let mut waiting = std::pin::pin!(dirty.take(6));
+        let soon = Duration::from_secs(1);
+        assert!(tokio::time::timeout(soon, &mut waiting).await.is_err());
+        dirty.set_max_bytes(4);
+        assert!(tokio::time::timeout(soon, &mut waiting).await.is_err());
+        drop(one);
+        let _four = tokio::time::timeout(soon, waiting).await.unwrap();
+        assert_eq!(dirty.bytes(), 4);
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,10 +24,6 @@ use super::request::MountRequest;
 use crate::log::LogTarget;
 use crate::program::Program;
 
-/// The lowest bound of written bytes that can be set later: one request of the kernel, which may be
-/// waiting for room.
-const MIN_DIRTY_BYTES: u32 = 1 << 20;
-
 /// Whether this is an option that the kernel changes.
 fn is_access(option: &OsStr) -> bool {
     option == "ro" || option == "rw"
@@ -216,11 +212,6 @@ fn check(before: &MountRequest, after: &MountRequest) -> Result<(), Problem> {
             needs a new mount";
         return Err(Problem::new("time-outs", why));
     }
-    let (old, new) = (before.vfs.dirty_bytes, after.vfs.dirty_bytes);
-    if old != new && new < MIN_DIRTY_BYTES {
-        let why = format!("less than {MIN_DIRTY_BYTES} needs a new mount");
-        return Err(Problem::new("option 'dirty_bytes'", why));
-    }
     let has_log = after.run.foreground || after.run.log != LogTarget::None;
     if before.run.log_level() != after.run.log_level() && !has_log {
         return Err(Problem::new("option 'log_level'", "needs a new mount")
@@ -301,7 +292,6 @@ mod tests {
             ("acregmaxx=5", "did you mean 'acregmax'?"),
             ("acregmax=x", "needs a number of seconds"),
             ("acregmin=100,acregmax=5", "needs a number"),
-            ("dirty_bytes=5", "needs a new mount"),
             ("max_conns=65", "max_conns"),
             ("cache_size=1G", "cache=disk"),
         ] {
