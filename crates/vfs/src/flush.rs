@@ -5,7 +5,7 @@
 //! that exits closes its files, and so does one that calls execve(2) ([`Caller::Exiting`],
 //! [`Caller::Killed`]). Their closes wait too, since the data should be at the server when a
 //! program has ended. But they do not wait for a remote that is unreachable or makes no progress,
-//! and a killed process does not wait at all.
+//! and a killed process waits for a moment only.
 //!
 //! Invariants:
 //! 1. A close that stops waiting loses nothing. Its writes stay in flight and are bounded as
