@@ -1,7 +1,7 @@
 //! Translates the kernel's requests into operations of the [`Vfs`], and its results into replies.
 //!
-//! Only this module knows both crates, `fuse` and `vfs`. It translates and decides nothing: how
-//! files are opened is decided in [`open_modes`](crate::open_modes).
+//! It translates and decides little: how files are opened is decided in
+//! [`open_modes`](crate::open_modes), which events file watchers get in [`inotify`](crate::inotify).
 
 pub mod ending;
 #[cfg(test)]
@@ -256,6 +256,12 @@ impl EntrySink for Sink<'_> {
     }
 }
 
+/// Whether something may be mounted on a file of this name.
+fn is_mounted_on(name: &Name, mounts: &[mountinfo::Mount]) -> bool {
+    let names = mounts.iter().filter_map(|mount| mount.mountpoint.file_name());
+    names.into_iter().any(|place| place.as_encoded_bytes() == name.as_bytes())
+}
+
 /// As the offset of an invalidation: drop attributes, but no pages.
 const ATTRIBUTES_ONLY: i64 = -1;
 
@@ -283,13 +289,13 @@ impl vfs::Invalidate for Kernel {
         if !self.notifier.expire_all_names() && !in_root.iter().fold(true, name) {
             tracing::warn!("{DROPPED}");
         }
+        self.notifier.inval_attributes(Ino::ROOT.0);
     }
 
     fn name(&self, dir: Ino, name: &Name) -> bool {
         self.notifier.expire_entry(dir.0, name.as_bytes())
     }
 
-        self.notifier.inval_attributes(Ino::ROOT.0);
     fn attributes(&self, ino: Ino) -> bool {
         self.notifier.inval_inode(ino.0, ATTRIBUTES_ONLY, 0)
     }
@@ -315,7 +321,10 @@ impl vfs::Invalidate for Kernel {
         }
         // A directory may be a working directory, which has to keep its name.
         let files = inodes.iter().filter(|inode| inode.kind != FileKind::Directory);
-        for file in files {
+        // The kernel would end what is mounted on a file, in any mount namespace; those of others are
+        // not known here.
+        let Ok(mounts) = mountinfo::all() else { return };
+        for file in files.filter(|file| !is_mounted_on(&file.name, &mounts)) {
             if !self.notifier.inval_entry(file.parent.0, file.name.as_bytes()) {
                 break;
             }
@@ -745,5 +754,21 @@ impl fuse::Filesystem for Adapter {
         let to = (Handle(copy.fh_out), copy.offset_out);
         self.drop_set_ids_of(ctx, copy.ino_out).await?;
         never_enosys(self.vfs.copy_file_range(from, to, copy.len).await)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_may_be_a_mount_point_is_known_by_its_name() {
+        let table = b"36 35 0:31 / / rw - ext4 /dev/sda rw\n\
+            37 36 0:32 /a/b /mnt/dir/re\\040solv.conf rw - fuse.sshoal h:d rw\n";
+        let mounts = mountinfo::parse(table);
+        assert_eq!(mounts.len(), 2);
+        let name = |text: &str| Name::new(text.as_bytes()).unwrap();
+        assert!(is_mounted_on(&name("re solv.conf"), &mounts));
+        assert!(!is_mounted_on(&name("dir"), &mounts));
     }
 }
