@@ -756,19 +756,3 @@ impl fuse::Filesystem for Adapter {
         never_enosys(self.vfs.copy_file_range(from, to, copy.len).await)
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_that_may_be_a_mount_point_is_known_by_its_name() {
-        let table = b"36 35 0:31 / / rw - ext4 /dev/sda rw\n\
-            37 36 0:32 /a/b /mnt/dir/re\\040solv.conf rw - fuse.sshoal h:d rw\n";
-        let mounts = mountinfo::parse(table);
-        assert_eq!(mounts.len(), 2);
-        let name = |text: &str| Name::new(text.as_bytes()).unwrap();
-        assert!(is_mounted_on(&name("re solv.conf"), &mounts));
-        assert!(!is_mounted_on(&name("dir"), &mounts));
-    }
-}

@@ -16,7 +16,7 @@ impl Stage {
         let faulty = Arc::new(FaultyRemote::new(Arc::new(MemRemote::new())));
         let vfs = Arc::new(Vfs::new(faulty.clone(), vfs::Config::default()));
         let attributes = Attributes::new(false, None);
-        let silence = Box::new(|| Duration::ZERO);
+        let silence: Silence = Box::new(|_| Duration::ZERO);
         let adapter = Adapter::new(vfs, attributes, false, false, false, None, silence);
         Stage { faulty, adapter }
     }
@@ -73,4 +73,15 @@ async fn an_enosys_of_the_server_never_reaches_the_kernel() {
     assert_eq!(adapter.copy_file_range(&CALLER, &copy).await.err(), not_supported);
     assert_eq!(adapter.rename(&CALLER, ROOT, b"f", ROOT, b"g", 0).await.err(), not_supported);
     assert_eq!(adapter.link(ino, ROOT, b"g").await.err(), Some(Errno::EPERM));
+}
+
+#[test]
+fn a_file_that_may_be_a_mount_point_is_known_by_its_name() {
+    let table = b"36 35 0:31 / / rw - ext4 /dev/sda rw\n\
+        37 36 0:32 /a/b /mnt/dir/re\\040solv.conf rw - fuse.sshoal h:d rw\n";
+    let mounts = mountinfo::parse(table);
+    assert_eq!(mounts.len(), 2);
+    let name = |text: &str| Name::new(text.as_bytes()).unwrap();
+    assert!(is_mounted_on(&name("re solv.conf"), &mounts));
+    assert!(!is_mounted_on(&name("dir"), &mounts));
 }
