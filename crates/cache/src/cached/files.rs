@@ -7,7 +7,8 @@
 //! Invariants:
 //! 1. Before a change through this mount that affects a path, the open files of that path are
 //!    opened at the server ([`Files::open_on_server`]), so that they stay the same files; where the
-//!    content may change, they are read from the server from then on.
+//!    content may change, they are read from the server from then on. So are those that are open
+//!    by another name of the same file, where the server shows that.
 //! 2. At most one open at the server is in flight for a file, and it runs to its end also if its
 //!    callers are cancelled. The handle is of the content that the file was opened with; or of the
 //!    same file with another content, as far as the server shows that, which is read from the
@@ -108,6 +109,16 @@ impl File {
     /// The handle at the server, if it is open.
     pub(crate) fn server_handle(&self) -> Option<Fh> {
         self.state.lock().fh
+    }
+
+    /// Whether the file with the attributes `attr` is this one, and has several names.
+    pub(crate) fn is_linked_to(&self, attr: &Attr) -> bool {
+        !attr.has_one_name() && self.attr.is_same_file(attr) == Some(true)
+    }
+
+    /// Whether it had several names when it was opened, by which it can be recognized.
+    pub(crate) fn has_other_names(&self) -> bool {
+        self.is_linked_to(&self.attr)
     }
 
     /// Reads the file from the server from now on: its content is another one, or unknown.
@@ -235,7 +246,8 @@ impl Files {
         Files { table: Table::default(), inner, offline }
     }
 
-    /// Adds a file under a new handle. `fh` is its handle at the server.
+    /// Adds a file under a new handle. `fh` is its handle at the server. If the file is open for
+    /// writing by another name, it is read from the server.
     pub(crate) fn add(
         &self,
         path: &RemotePath,
@@ -251,6 +263,10 @@ impl Files {
         let file = Arc::new(File { inner, attr, access, offline, state });
         let number = self.table.number();
         self.table.insert(number, file.clone());
+        let is_written = |other: &File| other.is_linked_to(&attr) && other.is_changing();
+        if !matches!(file.content(), Content::Server) && !self.matching(is_written).is_empty() {
+            file.read_from_server();
+        }
         (Fh(number), file)
     }
 
@@ -276,15 +292,16 @@ impl Files {
         files
     }
 
-    /// The server has returned `attr` for `path`. The open files there that are the same file show
-    /// its present content from now on: all of them fill the pages of one inode.
+    /// The server has returned `attr` for `path`. The open files there, or at another name of the
+    /// file, that are the same file show its present content from now on: all of them fill the pages
+    /// of one inode.
     pub(crate) fn recognize(&self, path: &RemotePath, attr: &Attr) {
         if !is_identified(attr) {
             return;
         }
         let may_be_same = |file: &File| file.attr.is_same_file(attr) != Some(false);
         for file in self.matching(may_be_same) {
-            if file.path().as_ref() == Some(path) {
+            if file.is_linked_to(attr) || file.path().as_ref() == Some(path) {
                 file.recognize(attr);
             }
         }
@@ -315,6 +332,20 @@ impl Files {
         for file in self.matching(affected) {
             file.read_from_server();
         }
+    }
+
+    /// Reads the open files of `attr`'s file from the server from now on, also those that are open by
+    /// another name: its content may change.
+    pub(crate) fn read_names_from_server(&self, attr: &Attr) {
+        let affected = self.matching(|file| file.is_linked_to(attr));
+        affected.iter().for_each(|file| file.read_from_server());
+    }
+
+    /// Reads the open files that have several names from the server from now on: the content of one
+    /// of them may change, by a name that shows no identity.
+    pub(crate) fn read_linked_from_server(&self) {
+        let affected = self.matching(File::has_other_names);
+        affected.iter().for_each(|file| file.read_from_server());
     }
 
     /// The name was removed, with all below it.

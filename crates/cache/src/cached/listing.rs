@@ -118,13 +118,16 @@ impl Core {
         if !batch.iter().any(is_identified) {
             return;
         }
-        for file in self.files.matching(|file| file.is_stored_below(dir)) {
-            let is_listed = |path: &RemotePath| path.parent().as_ref() == Some(dir);
-            let path = file.path().filter(|path| is_listed(path) && !self.is_immutable(path));
-            let Some(name) = path.and_then(|path| path.file_name()) else { continue };
-            let entry = batch.iter().find(|entry| entry.name == name);
-            if let Some(attr) = entry.and_then(|entry| entry.attr.as_ref()) {
-                file.recognize(attr);
+        for file in self.files.matching(|file| file.is_stored_below(dir) || file.has_other_names())
+        {
+            let Some(path) = file.path().filter(|path| !self.is_immutable(path)) else { continue };
+            let name = path.file_name().filter(|_| path.parent().as_ref() == Some(dir));
+            let attr = batch.iter().find_map(|entry| {
+                let is_name = name.as_ref() == Some(&entry.name);
+                entry.attr.filter(|attr| is_name || file.is_linked_to(attr))
+            });
+            if let Some(attr) = attr {
+                file.recognize(&attr);
             }
         }
     }

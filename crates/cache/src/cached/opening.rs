@@ -406,6 +406,9 @@ impl Core {
         };
         let (access, fh, attr) = (flags.access, Some(opened.fh), opened.attr);
         let (fh, _) = self.files.add(path, attr, access, fh, Content::Server, change);
+        if access.writes() || flags.truncate {
+            self.files.read_names_from_server(&attr);
+        }
         Ok(Opened { fh, attr: opened.attr })
     }
 

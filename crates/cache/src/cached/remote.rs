@@ -86,7 +86,10 @@ impl Remote for Cached {
         let scope = Core::of_attributes(path, core.may_remove_rights(path, &change));
         let setattr = async {
             match change.size {
-                Some(_) => core.files.switch_to_server(path).await,
+                Some(_) => {
+                    core.files.switch_to_server(path).await;
+                    core.files.read_linked_from_server();
+                }
                 None => core.files.open_on_server(&scope).await,
             }
             core.inner.setattr(path, change).await

@@ -1,7 +1,8 @@
 //! Over a remote that identifies files: inode number and ctime decide whether a content is current,
 //! and are shown as recorded.
 
-use base::{Access, Attr, OpenFlags, Remote, Timestamp};
+use base::{Access, Attr, AttrChange, OpenFlags, Remote, Timestamp};
+use bytes::Bytes;
 use cache::{CachedConfig, Mode};
 use testkit::path;
 
@@ -142,6 +143,72 @@ async fn a_content_read_by_one_name_is_opened_by_another_one_offline() {
     cached.lstat(&path("d/f")).await.unwrap();
     assert_eq!(read(&cached, "e/g").await.unwrap(), b"content");
     assert_eq!(read(&cached, "d/other").await, Err(base::Errno::EIO), "another file");
+}
+
+/// A2, I4: all names of a file fill the pages of one inode.
+#[tokio::test]
+async fn what_is_written_by_one_name_is_read_by_another() {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum How {
+        WriterFirst,
+        ReaderFirst,
+        Truncating,
+        Setattr,
+        LookUp,
+        Listing,
+    }
+    use How::{Listing, LookUp, ReaderFirst, Setattr, Truncating, WriterFirst};
+    for how in [WriterFirst, ReaderFirst, Truncating, Setattr, LookUp, Listing] {
+        let stage = Stage::over(identifying_files());
+        stage.put("a", "old");
+        stage.memory.put_dir("d");
+        stage.memory.link(&path("a"), &path("d/b")).await.unwrap();
+        stage.memory.set_ctime("a", LONG_AGO);
+        keep(&stage.mount(Mode::CloseToOpen), "a").await;
+        let cached = stage.mount(Mode::CloseToOpen);
+        let open_a =
+            || async { cached.open(&path("a"), OpenFlags::existing(Access::Read)).await.unwrap() };
+        let open_b = async |flags| cached.open(&path("d/b"), flags).await.unwrap();
+        let writing = OpenFlags::existing(Access::ReadWrite);
+        let (reader, expected) = match how {
+            WriterFirst | ReaderFirst => {
+                let reader = if how == ReaderFirst { Some(open_a().await) } else { None };
+                let writer = open_b(writing).await;
+                let reader = match reader {
+                    Some(reader) => reader,
+                    None => open_a().await,
+                };
+                cached.write(writer.fh, 0, Bytes::from_static(b"new")).await.unwrap();
+                cached.close(writer.fh);
+                (reader, "new")
+            }
+            Truncating => {
+                let reader = open_a().await;
+                let flags = OpenFlags { truncate: true, ..OpenFlags::existing(Access::Read) };
+                cached.close(open_b(flags).await.fh);
+                (reader, "")
+            }
+            Setattr => {
+                let reader = open_a().await;
+                let change = AttrChange { size: Some(1), ..AttrChange::default() };
+                cached.setattr(&path("d/b"), change).await.unwrap();
+                (reader, "o")
+            }
+            LookUp | Listing => {
+                let reader = open_a().await;
+                stage.memory.put_file("d/b", "newer");
+                match how {
+                    LookUp => assert_eq!(cached.lstat(&path("d/b")).await.unwrap().size, 5),
+                    _ => assert_eq!(list(&cached, "d").await.unwrap(), ["b"]),
+                }
+                (reader, "newer")
+            }
+        };
+        assert_eq!(cached.status().hits, 1, "{how:?}");
+        let data = cached.read(reader.fh, 0, 8).await.unwrap();
+        assert_eq!(data.to_vec(), expected.as_bytes(), "{how:?}");
+        cached.close(reader.fh);
+    }
 }
 
 /// A link or another mode changes the ctime, but no content.
