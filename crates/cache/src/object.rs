@@ -47,6 +47,10 @@ use crate::store::shared::Shared;
 /// read at each open; for reads of a part there are those of blocks, which are read when needed.
 pub const CHUNK_BYTES: u64 = 128 << 10;
 
+/// The largest content that is kept, however large the store is: its checksums take 256 MiB, and
+/// are in memory while it is open.
+pub(crate) const LARGEST_BYTES: u64 = 2 << 40;
+
 /// Bound on the small contents that open objects keep in memory: enough for hundreds of open files.
 /// Beyond it they are read again at each read.
 const HELD_BYTES: u64 = 32 << 20;
@@ -56,7 +60,7 @@ const HELD_BYTES: u64 = 32 << 20;
 const SETTLED_SECS: i64 = 2;
 
 /// The number of chunks of a content.
-pub(crate) fn chunk_count(size: u64) -> u64 {
+pub(crate) const fn chunk_count(size: u64) -> u64 {
     size.div_ceil(CHUNK_BYTES)
 }
 

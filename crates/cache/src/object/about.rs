@@ -8,7 +8,7 @@ use std::io;
 
 use base::{Attr, RemotePath, Timestamp};
 
-use super::{CHUNK_BYTES, chunk_count};
+use super::{CHUNK_BYTES, LARGEST_BYTES, chunk_count};
 use crate::codec::{CHECKSUM_BYTES, Reader, Writer};
 use crate::digest::{Digest, Digests};
 use crate::dir_fd::DirFd;
@@ -20,8 +20,10 @@ const MAGIC: &[u8; 8] = b"sshoalA1";
 /// all of them, and only a rebuilt index is limited to the latest.
 const ORIGINS: usize = 16;
 
-/// Longest file that is read: the checksums of 2 TiB.
-const MAX_BYTES: u64 = 256 << 20;
+/// Longest file that is read: the checksums of the largest content, and the files that had it.
+const MAX_BYTES: u64 = (256 << 20) + (1 << 20);
+
+const _: () = assert!(chunk_count(LARGEST_BYTES) * CHECKSUM_BYTES as u64 <= MAX_BYTES - (1 << 20));
 
 /// A file that had the content.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -17,7 +17,7 @@ use base::{ChangeId, RemotePath};
 use crate::codec::{CHECKSUM_BYTES, Reader, Writer};
 use crate::dir_fd::{DirFd, read_exact_at, try_lock};
 use crate::metadata::{SourceId, Validator};
-use crate::object::chunk_count;
+use crate::object::{LARGEST_BYTES, chunk_count};
 
 const MAGIC: &[u8; 8] = b"sshoalP1";
 
@@ -27,8 +27,11 @@ const MAGIC_WITH_CHANGE: &[u8; 8] = b"sshoalP2";
 /// Length of an entry of the map.
 const ENTRY_BYTES: usize = 8 + CHECKSUM_BYTES;
 
-/// Longest map that is read: two entries for each of a million chunks.
-const MAX_MAP_BYTES: u64 = 64 << 20;
+/// Longest part of a map that is read: an entry for each chunk of the largest content, and some for
+/// chunks that were fetched again after damage. Chunks of later entries are fetched again.
+const MAX_MAP_BYTES: u64 = 512 << 20;
+
+const _: () = assert!(chunk_count(LARGEST_BYTES) * ENTRY_BYTES as u64 <= MAX_MAP_BYTES / 4 * 3);
 
 /// Longest header: more than the longest path of a system call.
 const MAX_HEADER_BYTES: u64 = 64 << 10;
@@ -118,11 +121,13 @@ pub(crate) fn subject_of(map: &File) -> io::Result<Option<Subject>> {
 
 /// The subject of a map, and its chunks.
 pub(crate) fn read_map(map: &File) -> io::Result<Option<(Subject, Vec<Entry>)>> {
+    read_map_within(map, MAX_MAP_BYTES)
+}
+
+/// Reads at most `max_bytes` of the map.
+fn read_map_within(map: &File, max_bytes: u64) -> io::Result<Option<(Subject, Vec<Entry>)>> {
     let Some((subject, start)) = Subject::read(map)? else { return Ok(None) };
-    let len = map.metadata()?.len();
-    if len > MAX_MAP_BYTES {
-        return Ok(None);
-    }
+    let len = map.metadata()?.len().min(max_bytes);
     let Some(bytes) = read_exact_at(map, start, len.saturating_sub(start) as usize)? else {
         return Ok(None);
     };
@@ -294,6 +299,20 @@ mod tests {
         dir_fd.rename(&names.data, &dir_fd, b"content").unwrap();
         drop(files);
         assert!(!claim(&dir_fd, &names, &opened).unwrap());
+    }
+
+    #[test]
+    fn of_a_map_that_is_too_long_the_beginning_is_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files::create(&DirFd::at(dir.path()).unwrap(), &subject()).unwrap().unwrap();
+        for chunk in 0..3 {
+            files.write(chunk, 0, b"", (chunk, [1; CHECKSUM_BYTES])).unwrap();
+        }
+        let len = files.map.metadata().unwrap().len();
+        for (max_bytes, count) in [(len, 3), (len - 1, 2), (len - ENTRY_BYTES as u64, 2)] {
+            let (known, entries) = read_map_within(&files.map, max_bytes).unwrap().unwrap();
+            assert_eq!((known, entries.len()), (subject(), count));
+        }
     }
 
     #[test]

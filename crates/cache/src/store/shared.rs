@@ -18,7 +18,7 @@ use super::layout::Layout;
 use super::quota::{self, Bounds, FreeSpace, Health, Usage};
 use super::{StoreConfig, StoreError};
 use crate::index::Memory;
-use crate::object::{KnownDigests, Verified};
+use crate::object::{KnownDigests, LARGEST_BYTES, Verified};
 use crate::partial::Registry;
 
 /// Space that a process reserves beyond its needs, so that it does not lock the file `usage` for
@@ -277,10 +277,10 @@ impl Shared {
         self.change_usage(|usage| Usage { bytes: usage.bytes.saturating_sub(bytes), ..usage });
     }
 
-    /// Largest content that is kept: half of the store. A larger one would evict all others, and
-    /// the next of its kind would evict it.
+    /// Largest content that is kept: half of the store, within the bound of the format. A larger one
+    /// would evict all others, and the next of its kind would evict it.
     pub(crate) fn largest_content_bytes(&self) -> u64 {
-        self.limit_bytes.load(Ordering::Relaxed) / 2
+        (self.limit_bytes.load(Ordering::Relaxed) / 2).min(LARGEST_BYTES)
     }
 
     /// Whether a content of this size is kept at all. The user is told the first time that one is
@@ -296,7 +296,7 @@ impl Shared {
             let largest = format!("{} {unit}", largest / unit_bytes);
             tracing::warn!(
                 "a file of {bytes} is not kept in the cache, which keeps files of up to {largest}, \
-                 half of its size; a larger cache_size= keeps it"
+                 half of its size and at most 2 TiB; a larger cache_size= keeps larger ones"
             );
         }
         false

@@ -125,6 +125,18 @@ fn a_content_too_large_for_the_store_is_not_begun() {
     assert_eq!(store.status().too_large, 1);
 }
 
+/// Its metadata would be too long to be read again.
+#[test]
+fn a_content_too_large_for_the_format_is_not_begun() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = bounded(dir.path(), 1 << 60);
+    let attr = base::Attr { size: (2 << 40) + 1, ..world::attr(0, 1) };
+    let partial = store.fetch(&source(), &world::path(0), Validator::of(&attr));
+    assert_eq!(partial.finish(&attr, false), Err(cache::Unfinished::NotKept));
+    let status = store.status();
+    assert_eq!((status.too_large, status.largest_content_bytes), (1, 2 << 40));
+}
+
 #[test]
 fn some_of_the_disk_stays_free() {
     let dir = tempfile::tempdir().unwrap();
@@ -178,8 +190,9 @@ fn replaced_and_removed_contents_of_a_pinned_tree_are_evicted() {
         world::put(&store, file, version).unwrap();
     }
     // File 13 was removed, and the directory of file 4.
-    store.record_directory(&source(), &world::dir(3), &world::listing(3, 13, 1));
-    let seen_at = base::Timestamp::from_secs(5);
+    let seen_at = base::Timestamp::now();
+    let listing = cache::Listing { seen_at, ..world::listing(3, 13, 1) };
+    store.record_directory(&source(), &world::dir(3), &listing);
     let kept = base::DirEntry { name: world::dir(3).file_name().unwrap(), attr: None };
     let root = cache::Listing { entries: [kept].into(), seen_at };
     store.record_directory(&source(), &base::RemotePath::root(), &root);
