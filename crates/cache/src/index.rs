@@ -117,8 +117,8 @@ impl Shared {
         self.with_name(source, path, Directory::link)
     }
 
-    /// The attributes of `path` that were recorded last: by themselves, with a content, or in the
-    /// listing of its directory. `None` also if a later listing lacks the name.
+    /// The recorded attributes of `path` that were seen last: by themselves, with a content, or in
+    /// the listing of its directory. `None` also if a later listing lacks the name.
     pub fn attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
         self.with_name(source, path, Directory::attr)
     }
@@ -132,6 +132,12 @@ impl Shared {
     /// The complete listing of the directory `path`.
     pub fn directory(&self, source: &SourceId, path: &RemotePath) -> Option<Listing> {
         self.with_directory(source, path.clone(), Directory::listing)
+    }
+
+    /// Whether a name in the directory `path` was seen after its listing, and differs from it.
+    pub(crate) fn contradicts_listing(&self, source: &SourceId, path: &RemotePath) -> bool {
+        let contradicts = |directory: &Directory| Some(directory.contradicts_listing());
+        self.with_directory(source, path.clone(), contradicts).unwrap_or(false)
     }
 
     /// Whether the listing of its directory proves that `path` is absent.

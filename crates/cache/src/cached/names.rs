@@ -113,12 +113,11 @@ impl Core {
         self.left_out_at(source, path).map(|seen_at| (seen_at, Err(Errno::ENOENT)))
     }
 
-    /// The attributes that were recorded last, or are in a listing that will be.
+    /// The attributes that were seen last, of those recorded and those in a listing that will be.
     pub(crate) fn recorded_attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
-        self.pending_listings.attr(source, path).unwrap_or_else(|| {
-            let known = self.store.attr(source, path)?;
-            Some(KnownAttr { attr: self.shown(&known.attr), ..known })
-        })
+        let known = self.store.attr(source, path);
+        let recorded = known.map(|it| KnownAttr { attr: self.shown(&it.attr), ..it });
+        self.pending_listings.attr(source, path, recorded)
     }
 
     /// Recorded attributes as this mount shows them.

@@ -89,15 +89,24 @@ impl PendingListings {
         }
     }
 
-    /// The attributes of `path` in the listing of its directory, if that is pending: they are newer
-    /// than all records of them, also if the listing lacks the name.
-    pub(crate) fn attr(&self, source: &SourceId, path: &RemotePath) -> Option<Option<KnownAttr>> {
-        self.above(source, path, |directory, name| Some(directory.attr(name)))
+    /// The attributes of `path` that were seen last: those of `recorded`, or those in the pending
+    /// listing of its directory; `None` also if that lacks the name.
+    pub(crate) fn attr(
+        &self,
+        source: &SourceId,
+        path: &RemotePath,
+        recorded: Option<KnownAttr>,
+    ) -> Option<KnownAttr> {
+        let Some(pending) = path.parent().and_then(|parent| self.get(source, &parent)) else {
+            return recorded;
+        };
+        let newer = recorded.filter(|known| known.seen_at > pending.listing.seen_at);
+        newer.or_else(|| pending.directory.attr(path.file_name()?.as_bytes()))
     }
 
     /// Whether the pending listing of its directory contains the name of `path`.
     pub(crate) fn lists(&self, source: &SourceId, path: &RemotePath) -> Option<bool> {
-        self.above(source, path, Directory::lists)
+        self.get(source, &path.parent()?)?.directory.lists(path.file_name()?.as_bytes())
     }
 
     /// The pending listing of the directory `path`.
@@ -108,17 +117,6 @@ impl PendingListings {
     /// The pending listing of the directory `path`, to be written.
     pub(crate) fn get(&self, source: &SourceId, path: &RemotePath) -> Option<Arc<PendingListing>> {
         self.listings.lock().get(path).filter(|pending| pending.source == *source).cloned()
-    }
-
-    fn above<T>(
-        &self,
-        source: &SourceId,
-        path: &RemotePath,
-        look: impl FnOnce(&Directory, &[u8]) -> Option<T>,
-    ) -> Option<T> {
-        let (parent, name) = (path.parent()?, path.file_name()?);
-        let pending = self.get(source, &parent)?;
-        look(&pending.directory, name.as_bytes())
     }
 
     /// Forgets `path` and all below it, and the listing of its directory.
@@ -182,13 +180,15 @@ mod tests {
     fn a_pending_listing_is_valid_until_it_is_written_or_forgotten() {
         let (pending_listings, source) = (PendingListings::default(), SourceId::new(b"a"));
         let first = add(&pending_listings, "d", &["f"]).unwrap();
-        assert_eq!(pending_listings.attr(&source, &path("d/f")).unwrap().unwrap().attr.size, 1);
-        assert_eq!(
-            pending_listings.attr(&source, &path("d/g")),
-            Some(None),
-            "it says that there is none"
-        );
-        assert_eq!(pending_listings.attr(&source, &path("e/g")), None);
+        let listed = pending_listings.attr(&source, &path("d/f"), None).unwrap();
+        assert_eq!(listed.attr.size, 1);
+        let older = Some(KnownAttr { seen_at: Timestamp::default(), ..listed });
+        let newer = Some(KnownAttr { seen_at: Timestamp::from_secs(i64::MAX), ..listed });
+        let attr = |at: &str, recorded| pending_listings.attr(&source, &path(at), recorded);
+        assert_eq!(attr("d/g", None), None);
+        assert_eq!(attr("d/g", older), None, "the listing says that there is none");
+        assert_eq!((attr("d/g", newer), attr("d/f", newer)), (newer, newer));
+        assert_eq!((attr("d/f", older), attr("e/g", older)), (Some(listed), older));
         assert_eq!(pending_listings.lists(&source, &path("d/g")), Some(false));
         assert_eq!(pending_listings.lists(&source, &path("e/g")), None);
         assert_eq!(

@@ -237,7 +237,9 @@ impl Recorder {
         let says_the_same = |known: Listing| {
             self.changes.is_current(path, known.seen_at) && known.has_entries_of(listing)
         };
-        if self.store.directory(source, path).is_some_and(says_the_same) {
+        if self.store.directory(source, path).is_some_and(says_the_same)
+            && !self.store.contradicts_listing(source, path)
+        {
             return;
         }
         self.store.record_directory(source, path, listing);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use base::{Attr, DirEntry};
 
 use super::record::{Record, weight};
-use crate::metadata::{KnownAttr, KnownFile, KnownLink, Listing};
+use crate::metadata::{KnownAttr, KnownFile, KnownLink, Listing, same_but_atime};
 
 /// Memory that a name takes beside its counted bytes.
 const NAME_BYTES: u64 = 300;
@@ -84,11 +84,31 @@ impl Directory {
         self.listing.as_ref().map(|listed| listed.positions.contains_key(name))
     }
 
-    /// Whether the listing lacks the name, and nothing about the name was recorded after it.
+    /// Whether the listing lacks the name, and the name was not seen after it.
     pub(crate) fn is_absent(&self, name: &[u8]) -> bool {
+        let alone = self.names.get(name).and_then(|known| known.attr.as_ref());
+        self.lists(name) == Some(false) && !alone.is_some_and(|alone| self.is_newest(alone))
+    }
+
+    /// Whether attributes of a name differ from those in the listing, and were seen after it.
+    pub(crate) fn contradicts_listing(&self) -> bool {
         let Some(listed) = &self.listing else { return false };
-        let alone = self.names.get(name).and_then(|known| known.attr);
-        !listed.positions.contains_key(name) && alone.is_none_or(|(_, order)| order < listed.order)
+        let differs = |name: &[u8], attr: &Attr| {
+            listed.attr(name).is_none_or(|listed| !same_but_atime(&listed.attr, attr))
+        };
+        self.names.iter().filter(|(name, _)| !name.is_empty()).any(|(name, known)| {
+            let alone = known.attr.as_ref().filter(|alone| self.is_newest(alone));
+            alone.is_some_and(|(known, _)| differs(name, &known.attr))
+        })
+    }
+
+    /// Whether the record of a name was seen after the listing. Of two that were seen at the same
+    /// time, the one that was recorded last decides. A listing is recorded when it has ended, and
+    /// was seen when it began.
+    fn is_newest(&self, (known, order): &(KnownAttr, u64)) -> bool {
+        self.listing
+            .as_ref()
+            .is_none_or(|listed| (known.seen_at, *order) > (listed.listing.seen_at, listed.order))
     }
 
     pub(crate) fn file(&self, name: &[u8]) -> Option<KnownFile> {
@@ -111,7 +131,7 @@ impl Directory {
         match &self.listing {
             // A listing has no entry for the directory itself.
             Some(listed)
-                if !name.is_empty() && alone.is_none_or(|(_, order)| order < listed.order) =>
+                if !name.is_empty() && !alone.is_some_and(|alone| self.is_newest(&alone)) =>
             {
                 listed.attr(name)
             }
@@ -121,16 +141,14 @@ impl Directory {
 
     /// The smallest set of records that results in the same state.
     pub(crate) fn records(&self) -> Vec<Record> {
-        let listed = self.listing.as_ref().map_or(0, |listed| listed.order);
         let (mut before, mut after) = (Vec::new(), Vec::new());
         for (name, known) in &self.names {
-            let attr = known.attr;
             before.extend(known.link.clone().map(|link| Record::Link(name.clone(), link)));
             // It sets the attributes too, so it comes before the record that has set them last.
             before.extend(known.file.map(|file| Record::File(name.clone(), file)));
-            if let Some((attr, order)) = attr {
-                let side = if order > listed { &mut after } else { &mut before };
-                side.push(Record::Attr(name.clone(), attr));
+            if let Some(alone) = known.attr {
+                let side = if self.is_newest(&alone) { &mut after } else { &mut before };
+                side.push(Record::Attr(name.clone(), alone.0));
             }
         }
         before.extend(self.listing().map(Record::Listing));
@@ -207,26 +225,41 @@ mod tests {
     }
 
     #[test]
-    fn the_latest_record_of_a_name_is_valid() {
-        let one = Record::Listing(listing(&[("a", 1)]));
-        let two = Record::Attr(b"a".to_vec(), known(2));
-        let size = |records: &[Record], name: &[u8]| {
-            directory(records).attr(name).map(|known| known.attr.size)
+    fn of_a_name_and_a_listing_the_one_seen_last_is_valid() {
+        let listed = |names| Record::Listing(listing(names));
+        let (one, absent) = (listed(&[("a", 1)]), listed(&[("b", 3)]));
+        let seen = |at| {
+            let seen_at = Timestamp::from_secs(at);
+            Record::Attr(b"a".to_vec(), KnownAttr { seen_at, ..known(2) })
         };
-        assert_eq!(size(&[one.clone(), two.clone()], b"a"), Some(2));
-        assert_eq!(size(&[two.clone(), one.clone()], b"a"), Some(1));
-        let absent = Record::Listing(listing(&[("b", 3)]));
-        assert_eq!(size(&[two.clone(), absent.clone()], b"a"), None);
-        assert!(directory(&[two.clone(), absent.clone()]).is_absent(b"a"));
-        assert!(!directory(&[absent.clone(), two.clone()]).is_absent(b"a"));
-        assert!(!directory(std::slice::from_ref(&one)).is_absent(b"a"));
-        let file = KnownFile {
-            attr: attr(5),
-            digest: Digest::of(b""),
-            racy: false,
-            fetched_at: Timestamp::default(),
+        let read = |at| {
+            let (digest, fetched_at) = (Digest::of(b""), Timestamp::from_secs(at));
+            let file = KnownFile { attr: attr(2), digest, racy: false, fetched_at };
+            Record::File(b"a".to_vec(), file)
         };
-        assert_eq!(size(&[one, Record::File(b"a".to_vec(), file)], b"a"), Some(5));
+        // The listings were seen at 1.
+        for (name, listing, size) in [
+            (seen(0), &one, Some(1)),
+            (seen(2), &one, Some(2)),
+            (seen(0), &absent, None),
+            (seen(2), &absent, Some(2)),
+            (read(0), &one, Some(1)),
+            (read(2), &one, Some(2)),
+        ] {
+            for records in [[name.clone(), listing.clone()], [listing.clone(), name.clone()]] {
+                let directory = directory(&records);
+                let found = directory.attr(b"a").map(|known| known.attr.size);
+                assert_eq!(found, size, "{records:?}");
+                assert_eq!(directory.is_absent(b"a"), size.is_none(), "{records:?}");
+                assert_eq!(directory.contradicts_listing(), size == Some(2), "{records:?}");
+            }
+        }
+        // At the same time: the one recorded last.
+        let attr = |records: &[Record]| directory(records).attr(b"a").unwrap().attr.size;
+        assert_eq!(attr(&[seen(1), one.clone()]), 1);
+        assert_eq!(attr(&[one.clone(), seen(1)]), 2);
+        // The same listing again, later.
+        assert_eq!(attr(&[one, seen(2), Record::SeenAgain(Timestamp::from_secs(3))]), 1);
     }
 
     #[test]

@@ -206,6 +206,51 @@ async fn a_name_that_reappeared_is_not_absent() {
     assert_eq!(size(&cached, "d/x").await, Err(Errno::ENOENT));
 }
 
+/// I8: a listing shows what there was when it began.
+#[tokio::test]
+async fn what_was_seen_during_a_listing_is_newer_than_the_listing() {
+    let stage = Stage::new();
+    stage.put("d/f", "old");
+    let cached = stage.mount_with(CachedConfig { stale_ok: true, ..stage.config() });
+    let dh = cached.opendir(&path("d")).await.unwrap();
+    assert_eq!(cached.readdir(dh).await.unwrap().unwrap().len(), 1);
+    stage.put("d/f", "newer");
+    stage.put("d/new", "x");
+    assert_eq!((size(&cached, "d/f").await, size(&cached, "d/new").await), (Ok(5), Ok(1)));
+    assert!(cached.readdir(dh).await.unwrap().is_none());
+    cached.closedir(dh);
+    stage.faulty.cut();
+    // While the listing is pending, and after it was written.
+    for _ in 0..2 {
+        assert_eq!((size(&cached, "d/f").await, size(&cached, "d/new").await), (Ok(5), Ok(1)));
+        cached.wait_idle().await;
+    }
+    drop(cached);
+    let cached = stage.mount_with(CachedConfig { offline: true, ..stage.config() });
+    assert_eq!((size(&cached, "d/f").await, size(&cached, "d/new").await), (Ok(5), Ok(1)));
+}
+
+/// I8: a listing that is equal to the one before is newer than what was seen in between.
+#[tokio::test]
+async fn an_equal_listing_is_newer_than_what_was_seen_before() {
+    let stage = Stage::new();
+    stage.put("d/f", "old");
+    let cached = stage.mount(Mode::CloseToOpen);
+    assert_eq!(list(&cached, "d").await.unwrap(), ["f"]);
+    cached.wait_idle().await;
+    stage.put("d/f", "newer");
+    stage.put("d/new", "x");
+    assert_eq!((size(&cached, "d/f").await, size(&cached, "d/new").await), (Ok(5), Ok(1)));
+    stage.memory.remove("d/new");
+    stage.put("d/f", "old");
+    assert_eq!(list(&cached, "d").await.unwrap(), ["f"]);
+    cached.wait_idle().await;
+    drop(cached);
+    let cached = stage.mount_with(CachedConfig { offline: true, ..stage.config() });
+    assert_eq!(size(&cached, "d/f").await, Ok(3));
+    assert_eq!(size(&cached, "d/new").await, Err(Errno::ENOENT));
+}
+
 /// I8: what was seen last is valid, with `immutable` or without it.
 #[tokio::test]
 async fn what_was_seen_last_is_shown_offline() {
