@@ -213,8 +213,9 @@ async fn choose(
     }
 }
 
-/// The branch with the most space for unprivileged users, the first of equal ones. One that fails
-/// to report it, or has none, is not chosen: `ENOSPC` if that is true of all.
+/// The branch with the most space for unprivileged users, the first of equal ones. If none has
+/// space, the first whose server cannot report its space is chosen. One that fails to report it for
+/// another reason, or has none, is not: `ENOSPC` if that is true of all.
 async fn most_free(
     tree: &Tree,
     components: &Components<'_>,
@@ -235,15 +236,16 @@ async fn most_free(
     let calls = FanOut::of(calls);
     let is_needed =
         |branch: &TreeBranch, errno: Errno| branch.is_lost(errno) && !branch.is_optional();
-    let mut most = (0, None);
+    let (mut most, mut unknown) = ((0, None), None);
     for (slot, free) in eligible.iter().zip(calls.all().await) {
         match free {
             Ok(free) if free > most.0 => most = (free, Some(*slot)),
+            Err(Errno::EOPNOTSUPP) => unknown = unknown.or(Some(*slot)),
             Err(errno) if is_needed(tree.branch(*slot), errno) => return Err(errno),
             _ => {}
         }
     }
-    most.1.ok_or(Errno::ENOSPC)
+    most.1.or(unknown).ok_or(Errno::ENOSPC)
 }
 
 /// Creates the missing parent directories of a path on a branch, with the permissions and the owner

@@ -96,16 +96,37 @@ async fn epmfs_takes_the_one_with_most_room_that_has_the_parent() {
     make_all_kinds(&built, "d").await;
     assert!(has_all_kinds(built.mem(2), "d"));
     // A branch that fails to report its space cannot be chosen.
-    built.faults(2).fail_always(Call::Statvfs, Errno::EOPNOTSUPP);
+    built.faults(2).fail_always(Call::Statvfs, Errno::EIO);
     built.put("d/next", b"").await.unwrap();
     assert!(built.mem(0).exists("d/next"));
-    built.faults(0).fail_always(Call::Statvfs, Errno::EOPNOTSUPP);
+    built.faults(0).fail_always(Call::Statvfs, Errno::EIO);
     assert_eq!(built.put("d/last", b"").await, Err(Errno::ENOSPC));
     // But an unreachable required branch is an error, not a reason to choose another one.
     built.faults(2).clear();
     built.faults(0).clear();
     built.faults(0).fail_always(Call::Statvfs, Errno::EHOSTDOWN);
     assert_eq!(built.put("d/last", b"").await, Err(Errno::EHOSTDOWN));
+}
+
+/// `statvfs` is an extension of SFTP that a server may lack.
+#[tokio::test]
+async fn branches_that_cannot_report_their_space_come_last() {
+    for policy in [CreatePolicy::Mfs, CreatePolicy::EpMfs] {
+        let built = Built::of(sized(&[1 << 20; 3]), create(policy), |_, _| {});
+        for number in [0, 1] {
+            built.faults(number).fail_always(Call::Statvfs, Errno::EOPNOTSUPP);
+        }
+        built.put("a", b"").await.unwrap();
+        assert!(built.mem(2).exists("a"));
+        // When the others have none left.
+        built.mem(2).edit(|tree| tree.set_capacity(Some(0)));
+        built.put("b", b"").await.unwrap();
+        assert!(built.mem(0).exists("b"));
+        // When there are no others.
+        built.faults(2).fail_always(Call::Statvfs, Errno::EOPNOTSUPP);
+        built.put("c", b"").await.unwrap();
+        assert!(built.mem(0).exists("c"));
+    }
 }
 
 #[tokio::test]
