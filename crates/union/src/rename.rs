@@ -20,7 +20,7 @@
 
 use std::sync::Arc;
 
-use base::{Errno, RemotePath, RenameMode, Result};
+use base::{Attr, Errno, RemotePath, RenameMode, Result};
 
 use crate::policy::ActionPolicy;
 use crate::remove::{check_all_writable, check_empty, would_reappear};
@@ -110,6 +110,8 @@ struct Plan {
     /// Of those, the branches on which an entry of the new name is overwritten, which cannot be
     /// restored.
     overwritten: Vec<usize>,
+    /// Of those, the branches on which both names may lead to one file.
+    linked: Vec<usize>,
     /// Entries of the new name on other branches, hidden after the rename, to be removed.
     replaced: Vec<Holder>,
 }
@@ -185,8 +187,13 @@ fn plan(
     let goes = |(index, _): &(usize, &Holder)| *index == 0 || policy == ActionPolicy::All;
     let replaced = new.holders.iter().enumerate().filter(goes).map(|(_, target)| target);
     let replaced = replaced.filter(elsewhere).filter(|target| !target.attr.is_dir());
+    let other_name = |holder: &&Holder| {
+        let mut targets = in_place.iter().filter(|target| target.slot == holder.slot);
+        targets.any(|target| may_be_one(&holder.attr, &target.attr))
+    };
     Ok(Plan {
         replaced: replaced.copied().collect(),
+        linked: renamed.iter().filter(other_name).map(|holder| holder.slot).collect(),
         overwritten: in_place.iter().map(|target| target.slot).collect(),
         renamed,
     })
@@ -210,8 +217,8 @@ async fn execute(tree: &Tree, paths: &Paths<'_>, plan: &Plan) -> Result<()> {
             }
             return Err(errno);
         }
-        if *holder != plan.renamed[0] && plan.overwritten.contains(&holder.slot) {
-            remove_second_name(tree, holder.slot, paths.from).await?;
+        if *holder != plan.renamed[0] && plan.linked.contains(&holder.slot) {
+            remove_second_name(tree, holder, paths.from).await?;
         }
         done.push(holder.slot);
     }
@@ -230,14 +237,24 @@ async fn execute(tree: &Tree, paths: &Paths<'_>, plan: &Plan) -> Result<()> {
 }
 
 /// `rename(2)` of one name of a file to another name of it does nothing: the old name of a hidden
-/// copy would appear.
-async fn remove_second_name(tree: &Tree, slot: usize, from: &RemotePath) -> Result<()> {
-    let branch = tree.branch(slot);
+/// copy would appear. A file that another client has created there since is left alone.
+async fn remove_second_name(tree: &Tree, holder: &Holder, from: &RemotePath) -> Result<()> {
+    let branch = tree.branch(holder.slot);
     let at = branch.subpath(from);
-    match branch.call(branch.remote.unlink(&at)).await {
+    let removed = match branch.call(branch.remote.lstat(&at)).await {
+        Ok(attr) if may_be_one(&holder.attr, &attr) => branch.call(branch.remote.unlink(&at)).await,
+        seen => seen.map(drop),
+    };
+    match removed {
         Err(Errno::ENOENT) => Ok(()),
         removed => removed,
     }
+}
+
+/// Whether both may be attributes of one file that was not changed in between.
+fn may_be_one(one: &Attr, other: &Attr) -> bool {
+    let fields = |attr: &Attr| (attr.kind, attr.size, attr.mtime, attr.uid, attr.gid);
+    one.is_same_file(other).unwrap_or_else(|| fields(one) == fields(other))
 }
 
 async fn rename_on(

@@ -144,6 +144,35 @@ async fn two_names_of_a_hidden_file_both_go() {
     assert_eq!(built.get("b").await.unwrap(), b"0");
 }
 
+/// After the rename, the old name may be that of a file which another client has just created.
+#[tokio::test]
+async fn a_new_file_under_the_old_name_is_not_removed() {
+    for may_be_linked in [false, true] {
+        let built = Built::with(2, all(), |_, _| {});
+        for number in 0..2 {
+            built.mem(number).put_file("a", number.to_string());
+        }
+        match may_be_linked {
+            true => built.mem(1).edit(|tree| tree.link(&path("a"), &path("b"))).unwrap(),
+            false => built.mem(1).put_file("b", "another"),
+        }
+        // The third request: two were for both names.
+        let held = may_be_linked.then(|| built.faults(1).hold(Call::Lstat, 3));
+        let call = built.start(|union| async move {
+            union.rename(&path("a"), &path("b"), RenameMode::Replace).await
+        });
+        if let Some(held) = held {
+            held.arrived().await;
+            built.mem(1).remove("a");
+            built.mem(1).put_file("a", "created since");
+            held.release();
+        }
+        call.await.unwrap().unwrap();
+        assert_eq!(built.faults(1).calls(Call::Unlink), 0, "{may_be_linked}");
+        assert_eq!(built.mem(1).exists("a"), may_be_linked);
+    }
+}
+
 #[tokio::test]
 async fn a_directory_of_one_branch_is_renamed_with_all_below() {
     let built = Built::new(2);
