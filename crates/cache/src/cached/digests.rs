@@ -8,7 +8,7 @@
 //! A digest computed by the server is that of the content at that time. It is taken for that of a
 //! validator only if the remote returned this validator before and after it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +21,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
+use super::listing::MAX_ENTRIES;
 use super::names::RequestStamp;
 use super::opening::not_regular;
 use super::{Core, ReadPolicy, RemoteWait};
@@ -85,6 +86,8 @@ type QueryDone = watch::Receiver<bool>;
 struct Queries {
     answers: HashMap<RemotePath, (Validator, Bytes)>,
     queried: HashMap<RemotePath, (Instant, QueryDone)>,
+    /// Directories whose listing is too long to be recorded.
+    too_long: HashSet<RemotePath>,
 }
 
 /// See the [module](self).
@@ -125,6 +128,19 @@ impl ServerDigests {
         state.answers.insert(path, answer);
     }
 
+    /// Sends no more queries for the files of `dir`: each would wait for a long listing.
+    fn set_too_long(&self, dir: &RemotePath) {
+        let mut state = self.0.lock();
+        if state.too_long.len() >= MAX_QUERIED {
+            state.too_long.clear();
+        }
+        state.too_long.insert(dir.clone());
+    }
+
+    fn is_too_long(&self, dir: &RemotePath) -> bool {
+        self.0.lock().too_long.contains(dir)
+    }
+
     /// Begins a query for the digests of the files in `dir`: the sender ends it. `Err` is the query
     /// in flight, or a recent one.
     fn begin_query(&self, dir: &RemotePath) -> std::result::Result<watch::Sender<bool>, QueryDone> {
@@ -149,7 +165,9 @@ impl Core {
     /// can compute it.
     pub(crate) async fn prepare_digests(self: &Arc<Self>, path: &RemotePath) {
         let Some(source) = self.config.digest_source.clone() else { return };
-        let Some(dir) = path.parent() else { return };
+        let Some(dir) = path.parent().filter(|dir| !self.server_digests.is_too_long(dir)) else {
+            return;
+        };
         let mut answered = match self.server_digests.begin_query(&dir) {
             Err(answered) => answered,
             Ok(done) => {
@@ -201,7 +219,7 @@ impl Core {
             let path = dir.join(&entry.name);
             let wanted = attr.kind == FileKind::Regular
                 && attr.size > 0
-                && bytes + attr.size <= MAX_BYTES
+                && attr.size.saturating_add(bytes) <= MAX_BYTES
                 && (self.is_immutable(&path) || self.validators.is_settled(&path, attr))
                 && self.known_content(&path, attr).is_none();
             if wanted {
@@ -215,11 +233,19 @@ impl Core {
         Some(files)
     }
 
-    /// Lists a directory, so that it is recorded.
+    /// Lists a directory, so that it is recorded. `None` where that fails, or once the listing is
+    /// too long for that.
     pub(super) async fn list(&self, dir: &RemotePath) -> Option<()> {
         let listed = self.opendir(dir).await.ok()?;
         let _closed = OnDrop(|| drop(self.listings.remove(listed.0)));
-        while self.readdir(listed).await.ok()?.is_some() {}
+        let mut count = 0;
+        while let Some(batch) = self.readdir(listed).await.ok()? {
+            count += batch.len();
+            if count > MAX_ENTRIES {
+                self.server_digests.set_too_long(dir);
+                return None;
+            }
+        }
         Some(())
     }
 

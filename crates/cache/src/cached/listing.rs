@@ -17,7 +17,7 @@ use crate::{Listing, SourceId};
 const BATCH: usize = 512;
 
 /// Bound on the entries of a listing that is recorded: some 40 MiB of memory while it is read.
-const MAX_ENTRIES: usize = 200_000;
+pub(super) const MAX_ENTRIES: usize = 200_000;
 
 /// An open directory.
 pub(crate) enum OpenDir {

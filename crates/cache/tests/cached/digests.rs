@@ -252,6 +252,27 @@ async fn a_digest_from_before_a_change_is_not_used() {
     assert_eq!(read(&cached, "v2/f").await.unwrap(), b"CONTENT");
 }
 
+/// A listing that is too long to be recorded is read once, and not to its end.
+#[tokio::test(start_paused = true)]
+async fn a_huge_directory_is_not_queried() {
+    let stage = Stage::new();
+    for file in 0..202_000 {
+        stage.memory.put_file(&format!("d/f{file}"), "");
+    }
+    for file in 0..3 {
+        stage.put(&format!("d/f{file}"), "content");
+    }
+    let calls = AtomicU64::new(0);
+    let source = Arc::new(AtServer { memory: stage.memory.clone(), calls, lies: false });
+    let config = CachedConfig { digest_source: Some(source), ..stage.config() };
+    let cached = stage.mount_with(config);
+    for file in 0..3 {
+        assert_eq!(read(&cached, &format!("d/f{file}")).await.unwrap(), b"content");
+        tokio::time::sleep(std::time::Duration::from_secs(70)).await;
+    }
+    assert_eq!(stage.faulty.calls(Call::Opendir), 1);
+}
+
 /// A source that fails costs only the savings.
 #[tokio::test]
 async fn without_digests_everything_is_fetched() {
