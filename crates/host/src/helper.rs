@@ -159,7 +159,7 @@ impl Pool {
             }
             None => None,
         };
-        *self.root_answers.lock() = greeting.root;
+        self.note_root(greeting.root);
         let program = if session.is_helper() { Program::Subsystem } else { Program::Plain };
         Ok(better.unwrap_or_else(|| {
             let _ = self.program.set(program);
@@ -191,17 +191,21 @@ impl Pool {
 
     /// Uses the first session, which the helper at `path` serves.
     async fn adopt(&self, session: Arc<Session>, path: &str) -> Arc<Session> {
-        *self.root_answers.lock() = self.greet(&session, &[]).await.root;
+        self.note_root(self.greet(&session, &[]).await.root);
         let _ = self.program.set(Program::At(path.to_owned()));
         session
     }
 
-    /// The first requests, sent together. Without a place and without a check before the first
-    /// operation, there are none.
-    async fn greet(&self, session: &Session, places: &[String]) -> Greeting {
-        if self.config.delay_connect && places.is_empty() {
-            return Greeting { root: None, places: Vec::new() };
+    /// Keeps the answers about the root: `Host::connect` checks them, unless it did not wait.
+    fn note_root(&self, root: Option<RootAnswers>) {
+        if let Some(RootAnswers { real: Ok(real), .. }) = &root {
+            let _ = self.real_root.set(real.to_vec());
         }
+        *self.root_answers.lock() = root;
+    }
+
+    /// The first requests, sent together.
+    async fn greet(&self, session: &Session, places: &[String]) -> Greeting {
         let client = &session.client;
         let places = base::join_in_order(places.iter().map(|place| client.stat(place.as_bytes())));
         let root = async {

@@ -29,7 +29,6 @@ pub struct Host {
     /// A permit for each request for a digest.
     pub(crate) digests: Semaphore,
     pub(crate) watches: Arc<HostWatches>,
-    real_root: OnceLock<Vec<u8>>,
     /// Dropping it cancels all attempts to connect.
     _owner: Owner,
 }
@@ -45,20 +44,11 @@ impl Host {
         let lifetime = owner.lifetime();
         tokio::spawn(async move { lifetime.run(scaling).await });
         let lock_waiters = Semaphore::new(MAX_WAITING);
-        let real_root = OnceLock::new();
         let lock_holders = Arc::default();
         let digests = Semaphore::new(digest::MAX_REQUESTS);
         let watches = Arc::new(HostWatches::new(pool.clone()));
-        let host = Host {
-            pool,
-            handles,
-            lock_waiters,
-            lock_holders,
-            digests,
-            watches,
-            real_root,
-            _owner: owner,
-        };
+        let host =
+            Host { pool, handles, lock_waiters, lock_holders, digests, watches, _owner: owner };
         if host.config().delay_connect {
             return Ok(host);
         }
@@ -71,7 +61,7 @@ impl Host {
                 return Err(Error::Connect(ConnectError { message, permanent: false }));
             }
         };
-        host.find_root(&session)?;
+        host.check_root(&session)?;
         scaling::start(&host.pool);
         Ok(host)
     }
@@ -79,7 +69,13 @@ impl Host {
     /// The root as an absolute path without links, as the server resolves it; used to rewrite
     /// absolute links. `None` while it is not known, for instance before a delayed connection.
     pub fn real_root(&self) -> Option<&[u8]> {
-        self.real_root.get().map(Vec::as_slice)
+        self.pool.real_root.get().map(Vec::as_slice)
+    }
+
+    /// The value of [`Host::real_root`], which is set at the first connection, before any request
+    /// is answered.
+    pub fn real_root_once_known(&self) -> Arc<OnceLock<Vec<u8>>> {
+        self.pool.real_root.clone()
     }
 
     /// Notes that a connection has failed, which another one had tried: nothing waits for a host
@@ -112,31 +108,27 @@ impl Host {
         Ok(self.pool.metadata().await?)
     }
 
-    fn find_root(&self, session: &Session) -> Result<(), Error> {
+    fn check_root(&self, session: &Session) -> Result<(), Error> {
         let shown = || match self.config().base.as_slice() {
             b"" => "the home directory".to_owned(),
             base => base.escape_ascii().to_string(),
         };
         session.path(&RemotePath::root()).map_err(|_| Error::RootTooLong)?;
         // Requested when the session began.
-        let Some(RootAnswers { attrs, real }) = self.pool.root_answers.lock().take() else {
+        let Some(RootAnswers { attrs, .. }) = self.pool.root_answers.lock().take() else {
             return Ok(());
         };
         match attrs {
-            _ if !self.config().check_root => {}
+            _ if !self.config().check_root => Ok(()),
             Ok(attrs) => match attr::kind(&attrs) {
-                Some(FileKind::Directory) => {}
+                Some(FileKind::Directory) => Ok(()),
                 // A server that reports no file types could not be used later either.
-                _ => return Err(Error::RootNotDirectory { path: shown() }),
+                _ => Err(Error::RootNotDirectory { path: shown() }),
             },
             Err(error) if error.status() == Some(StatusCode::NO_SUCH_FILE) => {
-                return Err(Error::RootMissing { path: shown() });
+                Err(Error::RootMissing { path: shown() })
             }
-            Err(source) => return Err(Error::Root { path: shown(), source }),
+            Err(source) => Err(Error::Root { path: shown(), source }),
         }
-        if let Ok(real) = real {
-            let _ = self.real_root.set(real.to_vec());
-        }
-        Ok(())
     }
 }

@@ -192,6 +192,8 @@ pub(crate) struct Pool {
     pub(crate) program: OnceLock<Program>,
     /// The first session's answers about the root, until they are checked.
     pub(crate) root_answers: Mutex<Option<RootAnswers>>,
+    /// The root as an absolute path without links, once a first session has begun.
+    pub(crate) real_root: Arc<OnceLock<Vec<u8>>>,
     /// The last first session offered no operation beyond those of OpenSSH's server.
     is_plain_sftp: AtomicBool,
     pub(crate) direct: DirectState,
@@ -226,6 +228,7 @@ impl Pool {
             request_bytes: AtomicU32::new(0),
             program: OnceLock::new(),
             root_answers: Mutex::default(),
+            real_root: Arc::default(),
             is_plain_sftp: AtomicBool::new(false),
             direct: DirectState::default(),
         })

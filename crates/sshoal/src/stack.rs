@@ -32,6 +32,7 @@ use recovery::{ConnectionState, Recovering, RetryPolicy};
 use replicas::{Gateway, Replicas};
 use tokio::task::JoinSet;
 use union::{Branch, Presence, Union};
+use vfs::RemoteRoot;
 
 use crate::connector::{Begun, SshConnector};
 use crate::login::not_of_mount;
@@ -41,7 +42,7 @@ use crate::sources::{Origin, SourceSpec};
 pub use connect::Server;
 use connect::{Asking, Target, Wanted};
 use disk::{Disk, Kept, LoginRecord};
-use view::{Owners, Roots, View};
+use view::{Owners, View};
 
 /// The layers of a mount.
 pub struct Stack {
@@ -291,12 +292,12 @@ impl Stack {
         }
     }
 
-    /// The remote root, for which `vfs` makes absolute links relative. In a union, `View` does
-    /// that.
-    pub fn real_root(&self) -> Option<Vec<u8>> {
-        match self.union {
-            Some(_) => None,
-            None => self.sources().first()?.real_root(),
+    /// The paths of the remote root, for which `vfs` makes absolute links relative. In a union,
+    /// `View` does that.
+    pub fn remote_roots(&self) -> Vec<RemoteRoot> {
+        match (&self.union, self.sources().first()) {
+            (None, Some(source)) => source.roots(),
+            _ => Vec::new(),
         }
     }
 }
@@ -343,12 +344,24 @@ impl Source {
         names.join(",")
     }
 
-    fn real_root(&self) -> Option<Vec<u8>> {
-        match &self.spec.origin {
-            Origin::Local(path) => local_root(path),
-            Origin::Hosts { .. } => {
-                self.hosts.iter().find_map(|server| server.host.real_root()).map(<[u8]>::to_vec)
-            }
+    /// The paths of its root. Those on hosts are known once they are connected; until then, links
+    /// may come from the disk cache.
+    fn roots(&self) -> Vec<RemoteRoot> {
+        let known = match (&self.spec.origin, &self.cached) {
+            (Origin::Local(path), _) => local_root(path),
+            (_, Some(kept)) if self.is_disconnected() => kept.login.root(),
+            _ => None,
+        };
+        let known = known.map(|root| RemoteRoot::new(root.into()));
+        let of_hosts = self.hosts.iter().map(|server| server.host.real_root_once_known());
+        known.into_iter().chain(of_hosts).collect()
+    }
+
+    /// Records the path of its root, for mounts whose host is not connected.
+    fn record_root(&self) {
+        let root = self.hosts.iter().find_map(|server| server.host.real_root());
+        if let Some((kept, root)) = self.cached.as_ref().zip(root) {
+            kept.login.set_root(root);
         }
     }
 
@@ -414,6 +427,7 @@ impl Blueprint {
         for ((spec, local), hosts) in specs.iter().zip(locals).zip(reached) {
             let mut source = self.source(spec, local, hosts)?;
             source.cached = self.cached(&source).await?;
+            source.record_root();
             opened.push(Arc::new(source));
         }
         Ok(opened)
@@ -529,10 +543,7 @@ impl Blueprint {
         let vfs = &self.request.vfs;
         let rewrites = vfs.links == vfs::Links::Inside || vfs.transform_links;
         let hosts: Vec<Arc<Host>> = source.hosts.iter().map(|it| it.host.clone()).collect();
-        let roots = match &source.spec.origin {
-            Origin::Hosts { .. } => Some(Roots::OfHosts(hosts.clone())),
-            Origin::Local(path) => local_root(path).map(Roots::Known),
-        };
+        let roots = if rewrites { source.roots() } else { Vec::new() };
         // Local directories need no translation of ids.
         let has_login = self.request.idmap.kind == IdMapKind::User && source.local.is_none();
         let owners = match has_login {
@@ -544,8 +555,7 @@ impl Blueprint {
             true => Some(Owners::known(source.local_user().await?)),
         };
         let mut remote = source.remote();
-        let roots = roots.filter(|_| rewrites);
-        if roots.is_some() || owners.is_some() {
+        if !roots.is_empty() || owners.is_some() {
             remote = Arc::new(View { inner: remote, roots, owners });
         }
         Ok(Branch {
@@ -667,6 +677,8 @@ fn local_user(uid: u32, gid: u32) -> vfs::IdMap {
 
 /// Writes the data read from it to the disk cache, as far as it is to be cached.
 async fn put_away(source: Arc<Source>) {
+    // Of a host that was connected later.
+    source.record_root();
     if let Some(kept) = &source.cached {
         kept.layer.shutdown().await;
     }

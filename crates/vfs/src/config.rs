@@ -1,6 +1,7 @@
 //! Settings of a mount above the remote.
 
 use std::collections::HashMap;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use base::Timestamp;
@@ -80,6 +81,9 @@ pub enum Links {
     /// All targets, unchanged (`no_contain_symlinks`).
     Any,
 }
+
+/// The remote root as an absolute path without links in it, once it is known.
+pub type RemoteRoot = Arc<OnceLock<Vec<u8>>>;
 
 /// Translation of owners between this machine and the remote.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -163,9 +167,9 @@ pub struct Config {
     pub links: Links,
     /// Make absolute targets below the remote root relative, with any `links`.
     pub transform_links: bool,
-    /// The absolute path of the remote root, without a trailing slash; empty for `/`. `None` if
-    /// unknown: then no absolute target is inside.
-    pub remote_root: Option<Vec<u8>>,
+    /// The paths of the remote root, one for each server that shows it. While none is known, no
+    /// absolute target is below it.
+    pub remote_roots: Vec<RemoteRoot>,
     /// Absolute paths that lead to the mount point: absolute targets below them are inside, too.
     /// Programs make such links in the mount.
     pub mount_points: Vec<Vec<u8>>,
@@ -216,7 +220,7 @@ impl Default for Config {
             kernel_attr: None,
             links: Links::default(),
             transform_links: false,
-            remote_root: None,
+            remote_roots: Vec::new(),
             mount_points: Vec::new(),
             is_union: false,
             idmap: IdMap::default(),

@@ -69,7 +69,9 @@ use base::{AttrChange, Errno, Name, Remote, Result};
 use tokio::time::Instant;
 
 pub use base::{Entry, Ino, LookupResult, Stat};
-pub use config::{Config, Consistency, IdMap, Ids, Links, PageCache, Prefetch, Shown, Timeout};
+pub use config::{
+    Config, Consistency, IdMap, Ids, Links, PageCache, Prefetch, RemoteRoot, Shown, Timeout,
+};
 pub use directory::{DirHandle, EntrySink, ListedEntry};
 pub use flush::Caller;
 pub use invalidate::{Eviction, Invalidate};

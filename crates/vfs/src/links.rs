@@ -21,10 +21,11 @@ pub(crate) fn present(config: &Config, dir: &RemotePath, target: Vec<u8>) -> Res
         return Err(Errno::EIO);
     }
     let is_inside = config.links == Links::Inside;
-    let remote_root = config.remote_root.as_deref().filter(|_| is_inside || config.transform_links);
-    let mount_points = config.mount_points.iter().map(|root| &root[..]).filter(|_| is_inside);
+    let remote_roots = config.remote_roots.iter().filter_map(|root| root.get());
+    let remote_roots = remote_roots.filter(|_| is_inside || config.transform_links);
+    let mount_points = config.mount_points.iter().filter(|_| is_inside);
     // A home directory may have the same path on both machines, and contain the mount point.
-    let found = remote_root.into_iter().chain(mount_points).filter_map(|root| below(root, &target));
+    let found = remote_roots.chain(mount_points).filter_map(|root| below(root, &target));
     let target = match found.min_by_key(|rest| rest.len()) {
         Some(rest) => relative(dir, rest),
         None => target,
@@ -45,16 +46,15 @@ fn parts(target: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// directory `dir` below that root; `None` for any other target. [`Config::links`] still decides
 /// whether it is shown.
 pub fn relative_target(root: &[u8], dir: &RemotePath, target: &[u8]) -> Option<Vec<u8>> {
-    let root = if root == b"/" { b"" } else { root };
     Some(relative(dir, below(root, target)?))
 }
 
-/// The part of an absolute target below `root`, which has no slash at its end.
+/// The part of an absolute target below `root`, which has no slash at its end unless it is `/`.
 fn below<'a>(root: &[u8], target: &'a [u8]) -> Option<&'a [u8]> {
     if !target.starts_with(b"/") {
         return None;
     }
-    let rest = target.strip_prefix(root)?;
+    let rest = target.strip_prefix(if root == b"/" { &b""[..] } else { root })?;
     (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
 }
 
@@ -76,15 +76,22 @@ fn stays_inside(target: &[u8], depth: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, OnceLock};
+
     use super::*;
+    use crate::config::RemoteRoot;
 
     fn shown(config: &Config, dir: &str, target: &str) -> Result<String> {
         let dir = RemotePath::parse(dir.as_bytes()).unwrap();
         present(config, &dir, target.as_bytes().to_vec()).map(|t| String::from_utf8(t).unwrap())
     }
 
+    fn known(root: &[u8]) -> Vec<RemoteRoot> {
+        vec![Arc::new(OnceLock::from(root.to_vec()))]
+    }
+
     fn config(links: Links) -> Config {
-        Config { links, remote_root: Some(b"/srv/data".to_vec()), ..Config::default() }
+        Config { links, remote_roots: known(b"/srv/data"), ..Config::default() }
     }
 
     #[test]
@@ -129,7 +136,7 @@ mod tests {
         ] {
             assert_eq!(shown(&inside, dir, target), expected.map(str::to_owned), "{dir}: {target}");
         }
-        let same_home = Config { remote_root: Some(b"/home/me".to_vec()), ..inside.clone() };
+        let same_home = Config { remote_roots: known(b"/home/me"), ..inside.clone() };
         assert_eq!(shown(&same_home, "", "/home/me/mnt/x").unwrap(), "x");
         assert_eq!(shown(&same_home, "", "/home/me/x").unwrap(), "x");
         for links in [Links::Strict, Links::Any] {
@@ -168,10 +175,20 @@ mod tests {
 
     #[test]
     fn when_the_whole_remote_is_mounted_every_absolute_target_is_inside() {
-        let root = Config { remote_root: Some(Vec::new()), ..Config::default() };
+        let root = Config { remote_roots: known(b"/"), ..Config::default() };
         assert_eq!(shown(&root, "a", "/etc/passwd").unwrap(), "../etc/passwd");
-        let unknown = Config::default();
-        assert_eq!(shown(&unknown, "a", "/etc/passwd"), Err(Errno::EPERM));
+    }
+
+    /// The servers may be connected later.
+    #[test]
+    fn an_absolute_target_is_inside_once_the_root_is_known() {
+        let remote_roots = vec![RemoteRoot::default(), RemoteRoot::default()];
+        let config = Config { remote_roots: remote_roots.clone(), ..Config::default() };
+        assert_eq!(shown(&config, "a", "/srv/data/x"), Err(Errno::EPERM));
+        remote_roots[1].set(b"/srv/data".to_vec()).unwrap();
+        assert_eq!(shown(&config, "a", "/srv/data/x").unwrap(), "../x");
+        remote_roots[0].set(b"/export/data".to_vec()).unwrap();
+        assert_eq!(shown(&config, "a", "/export/data/x").unwrap(), "../x");
     }
 
     #[test]

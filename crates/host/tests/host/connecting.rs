@@ -96,7 +96,7 @@ async fn a_delayed_connection_is_made_by_the_first_call() {
     let servers = Servers::new(dir.path(), &[]);
     let config = Config { delay_connect: true, ..Config::default() };
     let host = Arc::new(Host::connect(servers.clone(), config).await.unwrap());
-    assert_eq!(servers.roles().len(), 0);
+    assert_eq!((servers.roles().len(), host.real_root()), (0, None));
     let calls: Vec<_> = (0..9)
         .map(|_| {
             let host = host.clone();
@@ -107,6 +107,8 @@ async fn a_delayed_connection_is_made_by_the_first_call() {
         assert!(call.await.unwrap().unwrap().is_dir());
     }
     assert_eq!(servers.roles().len(), 1, "all shared one attempt");
+    let real = dir.path().canonicalize().unwrap();
+    assert_eq!(host.real_root(), real.to_str().map(str::as_bytes));
 }
 
 #[tokio::test]

@@ -279,13 +279,9 @@ fn answers(record: &mut Record, mount: Arc<Controlled>) -> Option<Server> {
 }
 
 async fn vfs_config(request: &MountRequest, stack: &Stack) -> Result<vfs::Config, Problem> {
-    let remote_root = stack.real_root().map(|root| match &root[..] {
-        b"/" => Vec::new(),
-        _ => root,
-    });
     Ok(vfs::Config {
         login: stack.login().await,
-        remote_root,
+        remote_roots: stack.remote_roots(),
         is_union: stack.union.is_some(),
         idmap: stack.idmap().await?,
         backing_from_bytes: open_modes::may_use_passthrough(request)

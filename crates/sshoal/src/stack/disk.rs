@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use base::{Attr, FileKind, Remote, RemotePath, Timestamp};
 use cache::{
-    Cached, CachedConfig, DigestSource, KnownAttr, RemoteDigests, SourceId, Store, StoreConfig,
-    StoreError,
+    Cached, CachedConfig, DigestSource, KnownAttr, KnownLink, RemoteDigests, SourceId, Store,
+    StoreConfig, StoreError,
 };
 use cli::{OrProblem, Problem, printable};
 use vfs::Consistency;
@@ -80,8 +80,10 @@ pub struct Kept {
     pub is_offline: bool,
 }
 
-/// The record of the ids of the login at a source's host, which `idmap=user` needs, for mounts with
-/// `offline`. They are stored as the owner of the root of a source of its own.
+/// The record of what mounts with `offline` need of a source's host: the ids of the login, for
+/// `idmap=user`, and the path of the root, for absolute links. That also serves other mounts whose
+/// host is not connected. They are stored as the owner and the link target of the root of a source
+/// of its own.
 #[derive(Clone)]
 pub struct LoginRecord {
     store: Store,
@@ -109,6 +111,21 @@ impl LoginRecord {
         let attr = Attr { kind, perm: 0, size: 0, uid, gid, atime: time, mtime: time, inode: None };
         let known = KnownAttr { attr, seen_at: Timestamp::now() };
         self.store.record_attr(&self.source, &RemotePath::root(), &known);
+    }
+
+    /// The recorded path of the root, absolute and without links in it.
+    pub fn root(&self) -> Option<Vec<u8>> {
+        let known = self.store.link(&self.source, &RemotePath::root())?;
+        Some(known.target.to_vec())
+    }
+
+    /// Records the path of the root.
+    pub fn set_root(&self, path: &[u8]) {
+        if self.root().as_deref() == Some(path) {
+            return;
+        }
+        let known = KnownLink { target: path.into(), seen_at: Timestamp::now() };
+        self.store.record_link(&self.source, &RemotePath::root(), &known);
     }
 }
 
@@ -209,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ids_of_a_login_are_recorded_for_its_source() {
+    fn the_ids_of_a_login_and_the_path_of_the_root_are_recorded_for_their_source() {
         let dir = tempfile::tempdir().unwrap();
         let [one, other] = ["one", "other"].map(|id| SourceId::new(id.as_bytes()));
         let record = |id| {
@@ -217,12 +234,14 @@ mod tests {
             let config = StoreConfig { free_bytes, ..StoreConfig::new(dir.path().join("cache")) };
             LoginRecord::new(&Store::open(config).unwrap(), id)
         };
-        assert_eq!(record(&one).get(), None);
-        for ids in [(1000, 100), (1001, 100)] {
+        assert_eq!((record(&one).get(), record(&one).root()), (None, None));
+        for (ids, root) in [((1000, 100), b"/srv/a"), ((1001, 100), b"/srv/b")] {
             record(&one).set(ids);
+            record(&one).set_root(root);
             assert_eq!(record(&one).get(), Some(ids));
+            assert_eq!(record(&one).root().as_deref(), Some(&root[..]));
         }
-        assert_eq!(record(&other).get(), None);
+        assert_eq!((record(&other).get(), record(&other).root()), (None, None));
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //!   in the same branch, so that the link leads to the same file in the mount.
 //! - With `idmap=user`, the ids of the remote login become those of the local user, and back.
 //!
-//! Roots and logins are queried when needed, since a host may be unreachable at first.
+//! Roots are known when a host was connected. Logins are queried when needed, since a host may be
+//! unreachable at first.
 
 use std::os::fd::OwnedFd;
 use std::pin::Pin;
@@ -22,24 +23,17 @@ use base::{
 use bytes::Bytes;
 use host::Host;
 use tokio::sync::OnceCell;
+use vfs::RemoteRoot;
 
 use super::disk::LoginRecord;
 
 /// A branch with translated links and owners.
 pub(super) struct View {
     pub inner: Arc<dyn Remote>,
-    /// `None` leaves links as they are.
-    pub roots: Option<Roots>,
+    /// The paths of the branch's root on its hosts; links are left as they are while none is known.
+    pub roots: Vec<RemoteRoot>,
     /// `None` leaves owners as they are.
     pub owners: Option<Owners>,
-}
-
-/// The path of the branch's root on its own host.
-pub(super) enum Roots {
-    /// As reported by these hosts, once known.
-    OfHosts(Vec<Arc<Host>>),
-    /// An absolute path without links in it.
-    Known(Vec<u8>),
 }
 
 /// The login whose ids are those of the local user.
@@ -68,19 +62,6 @@ impl View {
                 Ok(AttrChange { uid, gid, ..change })
             }
             _ => Ok(change),
-        }
-    }
-}
-
-impl Roots {
-    /// `target` as seen from the directory `dir`, if it is below a root.
-    fn relative(&self, dir: &RemotePath, target: &[u8]) -> Option<Vec<u8>> {
-        match self {
-            Roots::Known(root) => vfs::relative_target(root, dir, target),
-            Roots::OfHosts(hosts) => hosts
-                .iter()
-                .filter_map(|host| host.real_root())
-                .find_map(|root| vfs::relative_target(root, dir, target)),
         }
     }
 }
@@ -138,8 +119,9 @@ impl Remote for View {
     async fn readlink(&self, path: &RemotePath) -> Result<Vec<u8>> {
         let target = self.inner.readlink(path).await?;
         let dir = path.parent().unwrap_or_default();
-        let relative = self.roots.as_ref().and_then(|roots| roots.relative(&dir, &target));
-        Ok(relative.unwrap_or(target))
+        let roots = self.roots.iter().filter_map(|root| root.get());
+        let mut relative = roots.filter_map(|root| vfs::relative_target(root, &dir, &target));
+        Ok(relative.next().unwrap_or(target))
     }
 
     async fn readdir(&self, dh: Dh) -> Result<Option<Vec<DirEntry>>> {
@@ -296,7 +278,7 @@ mod tests {
         let owners = Owners::known(super::super::local_user(THERE, THERE));
         View {
             inner: remote,
-            roots: Some(Roots::Known(b"/srv/data".to_vec())),
+            roots: vec![RemoteRoot::new(b"/srv/data".to_vec().into())],
             owners: Some(owners),
         }
     }
@@ -330,7 +312,7 @@ mod tests {
         let remote = Arc::new(MemRemote::new());
         remote.put_file("f", "x");
         let owners = Some(Owners::of_login(Vec::new(), None));
-        let view = View { inner: remote.clone(), roots: None, owners };
+        let view = View { inner: remote.clone(), roots: Vec::new(), owners };
         let dir = view.opendir(&path("")).await.unwrap();
         assert_eq!(view.readdir(dir).await.unwrap_err(), Errno::EHOSTDOWN);
         assert_eq!(remote.readdir(dir).await.unwrap().map(|batch| batch.len()), Some(1));
@@ -384,7 +366,7 @@ mod tests {
         let remote = Arc::new(MemRemote::new());
         remote.put_file("f", "x");
         let owners = Some(Owners::of_login(Vec::new(), None));
-        let view = View { inner: remote.clone(), roots: None, owners };
+        let view = View { inner: remote.clone(), roots: Vec::new(), owners };
         assert_eq!(view.lstat(&path("f")).await, Err(Errno::EHOSTDOWN));
         let flags = OpenFlags::existing(Access::Read);
         assert_eq!(view.open(&path("f"), flags).await.map(drop), Err(Errno::EHOSTDOWN));

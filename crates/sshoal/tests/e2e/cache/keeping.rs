@@ -205,6 +205,28 @@ fn offline_translates_owners_without_the_host() {
     read(&world, ",offline");
 }
 
+/// Absolute links are recognized by the path of the remote directory, which an earlier mount stored.
+#[test]
+fn absolute_links_are_shown_without_the_host() {
+    let mut world = World::new();
+    put(&world, "file", b"content");
+    std::os::unix::fs::symlink(world.served("file"), world.served("link")).unwrap();
+    let read = |world: &World, options: &str| {
+        let option = with_cache(world, options);
+        for (source, link) in
+            [(world.source(), "link"), (format!("p={}", world.source()), "p/link")]
+        {
+            let mount = ready(world.mount_of(&source, &[&option]));
+            assert_eq!(fs::read(mount.at(link)).unwrap(), b"content", "{source} {options}");
+            mount.unmount();
+        }
+    };
+    read(&world, "consistency=immutable");
+    world.sshd_mut().end();
+    read(&world, "consistency=immutable,offline");
+    read(&world, "consistency=immutable,delay_connect,soft=5");
+}
+
 fn libc_eio() -> i32 {
     rustix::io::Errno::IO.raw_os_error()
 }

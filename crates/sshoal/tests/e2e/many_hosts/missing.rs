@@ -57,6 +57,26 @@ fn an_optional_host_that_is_down_comes_later() {
     assert_eq!(content(mount.at("a")), "a");
 }
 
+/// The path of the remote directory is known only when the host is connected.
+#[test]
+fn absolute_links_work_when_the_host_is_connected_later() {
+    let mut hosts = Hosts::new(&["alpha", "beta"]);
+    for name in ["alpha", "beta"] {
+        hosts.put(name, name, name);
+        let dir = hosts.fleet.directory(name);
+        std::os::unix::fs::symlink(dir.join(name), dir.join(format!("to-{name}"))).unwrap();
+    }
+    let mount = hosts.mount(&[hosts.source("alpha")], &["-o", "delay_connect"]).with_errors();
+    assert_eq!(content(mount.at("to-alpha")), "alpha");
+    hosts.fleet.kill("beta");
+    let sources = [hosts.source("alpha"), hosts.source("beta") + "=optional"];
+    let mount = hosts.mount(&sources, &["-o", "dir_cache=no"]).with_errors();
+    assert!(!mount.at("to-beta").exists());
+    hosts.fleet.restart("beta").unwrap();
+    eventually(BACK, "beta is part of the tree", || mount.at("beta").exists());
+    assert_eq!(content(mount.at("to-beta")), "beta");
+}
+
 #[test]
 fn when_all_are_optional_one_has_to_be_there() {
     let mut hosts = Hosts::new(&["alpha", "beta"]);
