@@ -92,6 +92,8 @@ pub(crate) struct TreeBranch {
     mode: Mutex<Mode>,
     optional: AtomicBool,
     left_out: AtomicBool,
+    /// It was left out of an answer since the last call of [`TreeBranch::take_return`].
+    missed: AtomicBool,
 }
 
 impl TreeBranch {
@@ -109,6 +111,7 @@ impl TreeBranch {
             mode: Mutex::new(mode),
             optional: AtomicBool::new(presence == Presence::Optional),
             left_out: AtomicBool::new(false),
+            missed: AtomicBool::new(false),
             has_answered: AtomicBool::new(false),
             watches: OnceLock::new(),
             watched_by: OnceLock::new(),
@@ -166,6 +169,11 @@ impl TreeBranch {
             && (self.left_out.load(Ordering::Relaxed) || self.remote.is_disconnected())
     }
 
+    /// Whether it is reachable, and was left out of an answer since the last call.
+    pub(crate) fn take_return(&self) -> bool {
+        !self.remote.is_disconnected() && self.missed.swap(false, Ordering::Relaxed)
+    }
+
     /// Runs `call` to this branch. `None` if the branch is optional and unreachable.
     pub(crate) async fn attempt<T>(
         &self,
@@ -197,6 +205,7 @@ impl TreeBranch {
     }
 
     fn leave_out<T>(&self) -> Option<Result<T>> {
+        self.missed.store(true, Ordering::Relaxed);
         if !self.left_out.swap(true, Ordering::Relaxed) {
             tracing::warn!("{} cannot be reached: left out of the tree", self.name);
             if let Some(watches) = self.watched_by.get().and_then(Weak::upgrade) {

@@ -149,6 +149,14 @@ impl Union {
         Ok(())
     }
 
+    /// Whether an optional branch is back that was left out of an answer since the last call: what
+    /// is cached of such answers is not true any more. To be called from time to time where cached
+    /// answers do not expire, since no request may show it.
+    pub fn take_returned(&self) -> bool {
+        let tree = self.tree();
+        tree.given().iter().filter(|branch| branch.take_return()).count() > 0
+    }
+
     /// The present state of the tree, without a request.
     pub fn status(&self) -> Status {
         let open_files = |branch: &Arc<TreeBranch>| {

@@ -50,6 +50,9 @@ const PASSTHROUGH_FROM_BYTES: u64 = 1 << 20;
 /// MiB gains no more. It is not larger because a page fault in a mapping also reads this much.
 const KERNEL_READAHEAD_BYTES: u32 = 512 << 10;
 
+/// Time between two checks for sources that are back, where no request shows it.
+const RETURN_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Connects, mounts, and serves until the mount is gone.
 pub fn run(request: MountRequest, ready: Ready) -> anyhow::Result<ExitCode> {
     let workers = if request.run.single_thread { 1 } else { WORKERS };
@@ -105,6 +108,12 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     if let Some(repeater) = repeater {
         repeater.start(found.as_ref(), stack.union.as_ref());
     }
+    // Nothing expires there, and the kernel may send no request.
+    let is_immutable = request.vfs.consistency == vfs::Consistency::Immutable;
+    let refreshing = stack.union.clone().filter(|_| is_immutable).map(|union| {
+        let adapter = adapter.clone();
+        tokio::spawn(async move { refresh_for_returned(&union, &adapter).await })
+    });
     let mut record = found.as_ref().and_then(record);
     let requests = session.counters();
     let controlled =
@@ -123,6 +132,9 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
     let access = if request.mount.read_only { ", read-only" } else { "" };
     tracing::info!("mounted {}{access}", cli::printable(&request.source));
     let end = session.run().await;
+    if let Some(refreshing) = refreshing {
+        refreshing.abort();
+    }
     drop((asked, metrics));
     if end.abandoned > 0 {
         tracing::warn!(
@@ -152,6 +164,17 @@ async fn serve(request: MountRequest, ready: Ready) -> ExitCode {
         return ExitCode::from(EXIT_FAILURE);
     }
     code
+}
+
+/// Invalidates what is cached whenever an optional source is back that was left out: its names are
+/// not in it.
+async fn refresh_for_returned(union: &union::Union, adapter: &Adapter) {
+    loop {
+        tokio::time::sleep(RETURN_INTERVAL).await;
+        if union.take_returned() {
+            adapter.refresh().await;
+        }
+    }
 }
 
 /// Increases the kernel's readahead of this mount, to `wanted` bytes if set. A mount starts with

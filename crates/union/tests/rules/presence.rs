@@ -54,6 +54,24 @@ async fn an_unreachable_optional_branch_is_not_queried() {
 }
 
 #[tokio::test]
+async fn the_return_of_a_branch_is_reported_once() {
+    for is_requested in [false, true] {
+        let built = built();
+        built.get("same").await.unwrap();
+        assert!(!built.union.take_returned(), "it was never left out");
+        built.sources[0].link.set_away(true);
+        assert_eq!(soon(built.get("same")).await.unwrap(), b"1");
+        assert!(!built.union.take_returned(), "it is away");
+        built.sources[0].link.set_away(false);
+        if is_requested {
+            assert_eq!(built.get("same").await.unwrap(), b"0");
+        }
+        assert!(built.union.take_returned());
+        assert!(!built.union.take_returned());
+    }
+}
+
+#[tokio::test]
 async fn an_optional_branch_lost_during_a_request_is_left_out() {
     for call in [Call::Lstat, Call::Open, Call::Opendir, Call::Readdir] {
         let built = built();

@@ -57,6 +57,22 @@ fn an_optional_host_that_is_down_comes_later() {
     assert_eq!(content(mount.at("a")), "a");
 }
 
+/// Nothing that is cached expires there.
+#[test]
+fn an_immutable_tree_shows_an_optional_host_that_comes_later() {
+    let mut hosts = Hosts::new(&["alpha", "beta"]);
+    hosts.put("alpha", "d/a", "a");
+    hosts.put("beta", "d/b", "b");
+    let sources = [hosts.source("alpha"), hosts.source("beta") + "=optional"];
+    hosts.fleet.kill("beta");
+    let mount = hosts.mount(&sources, &["-o", "consistency=immutable"]).with_errors();
+    assert_eq!(names(mount.at("d")), ["a"]);
+    assert!(!mount.at("d/b").exists());
+    hosts.fleet.restart("beta").unwrap();
+    eventually(BACK, "beta is part of the tree", || mount.at("d/b").exists());
+    assert_eq!(names(mount.at("d")), ["a", "b"]);
+}
+
 /// The path of the remote directory is known only when the host is connected.
 #[test]
 fn absolute_links_work_when_the_host_is_connected_later() {
