@@ -78,7 +78,8 @@ pub struct CachedConfig {
     /// The source of the paths. Two mounts of the same source share their records.
     pub source: SourceId,
     /// Whether recorded attributes of inodes ([`Attr::inode`](base::Attr::inode)) are shown. Not in
-    /// unions and pools: files of two hosts may have equal numbers.
+    /// pools, whose gateways may number files differently, nor where links are followed, since
+    /// several paths may show one file.
     pub inode_attrs: bool,
     /// When cached state is used without a request.
     pub mode: Mode,
