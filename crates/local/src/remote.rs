@@ -45,11 +45,7 @@ impl Local {
         call: impl FnOnce(&File) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let guard = file.shared().await;
-        let call = move || {
-            let _guard = guard;
-            call(&file)
-        };
-        self.pool.run(call).await
+        self.pool.run(move || with(file, guard, |file| call(file))).await
     }
 
     /// Runs a call that changes an open file, or has to come after all changes.
@@ -60,11 +56,7 @@ impl Local {
     ) -> Result<()> {
         let file = self.files.get(fh.0)?;
         let guard = file.exclusive().await;
-        let call = move || {
-            let _guard = guard;
-            call(&file)
-        };
-        self.pool.run(call).await
+        self.pool.run(move || with(file, guard, |file| call(file))).await
     }
 
     /// Queues for the locks of both files before any other caller can queue for one of them.
@@ -225,8 +217,9 @@ impl Remote for Local {
             }
         };
         let copy = move || {
-            let _guards = guards;
-            copy_range((&source, from_offset), (&target, to_offset), len.min(COPY_MAX_BYTES))
+            with((source, target), guards, |(source, target)| {
+                copy_range((source, from_offset), (target, to_offset), len.min(COPY_MAX_BYTES))
+            })
         };
         self.pool.run(copy).await
     }
@@ -348,8 +341,7 @@ impl Local {
         let guard = file.exclusive().await;
         let (locks, unlocked) = (self.locks.clone(), self.unlocked.clone());
         let set = move || {
-            let _guard = guard;
-            let undo = Some(locks.set(fh.0, &*file, lock)?);
+            let undo = Some(with(file, guard, |file| locks.set(fh.0, file, lock))?);
             Ok(SetLock { locks, unlocked, undo })
         };
         let mut set = self.pool.run(set).await?;
@@ -370,6 +362,16 @@ impl Local {
             unlocked.notify_waiters();
         });
     }
+}
+
+/// Calls with open files, and drops them before `guard`, which holds their locks. So the last
+/// reference to a file is that of [`Local::finish`], which waits for the lock and reports the error
+/// of the close.
+fn with<F, G, T>(files: F, guard: G, call: impl FnOnce(&F) -> T) -> T {
+    let result = call(&files);
+    drop(files);
+    drop(guard);
+    result
 }
 
 fn copy_range(from: (&File, u64), to: (&File, u64), len: u64) -> Result<u64> {
