@@ -21,7 +21,7 @@ use crate::blocking::BlockingPool;
 
 /// Longest read that is tried on the runtime's own thread, in bytes. Copying it takes 5 us on a
 /// fast machine and 50 us on a slow one, during which the thread serves nothing else; a hop to
-/// another thread takes 10 us (`examples/cost.rs`).
+/// another thread takes 10 us (measured).
 const IN_PLACE_MAX_BYTES: u32 = 256 << 10;
 
 /// Buffer size of a read, in bytes, so that a read past the end of the file allocates little.
