@@ -18,12 +18,15 @@ use crate::outcome::{Doing, Fault, Problem};
 use crate::run::{Core, differing};
 use crate::sink::Sink;
 use crate::step::{Action, Skip, Step, Why};
-use crate::task::{blocking, ended};
+use crate::task::{at_most, blocking, ended};
 use crate::temporary::{self, Partial};
 
 /// Longest path of a directory that is entered, in bytes: four times what Linux takes at once. A
 /// server that lists a directory within itself has an end there.
 const PATH_MAX_BYTES: usize = 16 << 10;
+
+/// Names of a directory that are queried at once, to find those that the target does not distinguish.
+const FOLDED_AT_ONCE: usize = 64;
 
 /// Names at the target that may be what an interrupted run has left, by the part of their own name.
 type Partials = HashMap<Vec<u8>, Vec<Partial>>;
@@ -135,17 +138,23 @@ async fn find_folded(
     folding: &Folding,
     there: &mut HashMap<Name, Attr>,
 ) {
-    for (surplus, name) in folding.pairs() {
-        if there.contains_key(name) {
-            continue;
-        }
-        let seen = core.job.target.remote.lstat(&core.job.target.path_of(&dir.join(name))).await;
+    let pairs = folding.pairs().filter(|(_, name)| !there.contains_key(*name)).enumerate();
+    let works = pairs.map(|(at, (surplus, name))| {
+        let (remote, path) = (core.job.target.remote.clone(), dir.join(name));
+        let (pair, path) = ((surplus.clone(), name.clone()), core.job.target.path_of(&path));
+        async move { (at, pair, remote.lstat(&path).await) }
+    });
+    let works: Vec<_> = works.collect();
+    let mut answers = at_most(FOLDED_AT_ONCE, works).await;
+    answers.sort_unstable_by_key(|(at, _, _)| *at);
+    for (_, (surplus, name), seen) in answers {
         // The walk that lists ahead has read directories since, which changes their access times.
-        if let (Ok(seen), Some(listed)) = (seen, there.get(surplus))
+        if let (Ok(seen), Some(listed)) = (seen, there.get(&surplus))
             && (Attr { atime: listed.atime, ..seen }) == *listed
+            && !there.contains_key(&name)
         {
-            there.remove(surplus);
-            there.insert(name.clone(), seen);
+            there.remove(&surplus);
+            there.insert(name, seen);
         }
     }
 }

@@ -7,7 +7,8 @@
 //! the same. Nothing is lost if it misses a pair: the directory is listed once more before anything
 //! in it is deleted ([`crate::collisions`]). Letters are compared in lower case. Accents are not
 //! composed here: two names that are equal up to their first letter outside of ASCII may be the
-//! same if one has combining accents.
+//! same if one has combining accents. The work is proportional to the number of names: a directory
+//! may have very many that begin with such a letter.
 
 use std::collections::{HashMap, HashSet};
 
@@ -19,25 +20,36 @@ const FORMS_MAX: usize = 16;
 /// Pairs of names that may be one.
 #[derive(Debug, Default)]
 pub(super) struct Folding {
-    /// A surplus name of the target, a name of the source, and what the source has there.
+    /// A surplus name of the target, a name of the source, and what the source has there; in the
+    /// order of surplus names.
     pairs: Vec<(Name, Name, Attr)>,
 }
 
 impl Folding {
-    /// The pairs of surplus names and names that the source has listed, in the order of names.
+    /// The pairs of surplus names and names that the source has listed, both in the order of names.
     pub(super) fn new(surplus: &[Name], listed: &[(Name, Attr)]) -> Folding {
         if surplus.is_empty() {
             return Folding::default();
         }
-        let mut by_key: HashMap<Vec<u8>, Vec<&(Name, Attr)>> = HashMap::new();
+        let mut by_folded: HashMap<String, Vec<&(Name, Attr)>> = HashMap::new();
+        let mut by_form: HashMap<Form, Vec<&(Name, Attr)>> = HashMap::new();
         for entry in listed {
-            by_key.entry(key(&entry.0)).or_default().push(entry);
+            let Some(folded) = folded(&entry.0) else { continue };
+            if let Some(form) = Form::of(&folded) {
+                let entries = by_form.entry(form).or_default();
+                if entries.len() < FORMS_MAX {
+                    entries.push(entry);
+                }
+            }
+            by_folded.entry(folded).or_default().push(entry);
         }
-        let of = |name: &Name| by_key.get(&key(name)).map_or(&[][..], Vec::as_slice);
         let mut pairs = Vec::new();
         for name in surplus {
-            let may_be = |entry: &&&(Name, Attr)| may_be_one(name, &entry.0);
-            let entries = of(name).iter().filter(may_be).take(FORMS_MAX);
+            let Some(folded) = folded(name) else { continue };
+            let other = Form::of(&folded).map(Form::other);
+            let others = other.and_then(|other| by_form.get(&other));
+            let entries = by_folded.get(&folded).into_iter().chain(others).flatten();
+            let entries = entries.take(FORMS_MAX);
             pairs.extend(entries.map(|(other, attr)| (name.clone(), other.clone(), *attr)));
         }
         Folding { pairs }
@@ -50,52 +62,61 @@ impl Folding {
 
     /// What the source has listed that may be called `surplus` too.
     pub(super) fn alias(&self, surplus: &Name) -> Option<Attr> {
-        self.pairs.iter().find(|(other, _, _)| other == surplus).map(|(_, _, attr)| *attr)
+        let at = self.pairs.partition_point(|(other, _, _)| other < surplus);
+        self.pairs.get(at).filter(|(other, _, _)| other == surplus).map(|(_, _, attr)| *attr)
     }
 }
 
 /// Whether two of these names collide on some file systems.
 pub(crate) fn may_collide<'a>(names: impl Iterator<Item = &'a Name>) -> bool {
-    let mut by_key: HashMap<Vec<u8>, (HashSet<String>, [bool; 2])> = HashMap::new();
-    for name in names {
-        let Ok(text) = std::str::from_utf8(name.as_bytes()) else { continue };
-        let (folded, is_accented) = (folded(text), text.chars().any(is_accent));
-        let (others, has) = by_key.entry(key(name)).or_default();
-        has[usize::from(is_accented)] = true;
-        if !others.insert(folded) || *has == [true; 2] {
+    let (mut by_folded, mut by_form) = (HashSet::new(), HashSet::new());
+    for folded in names.filter_map(folded) {
+        if let Some(form) = Form::of(&folded) {
+            by_form.insert(form.clone());
+            if by_form.contains(&form.other()) {
+                return true;
+            }
+        }
+        if !by_folded.insert(folded) {
             return true;
         }
     }
     false
 }
 
-/// A name in lower case, without the dots and blanks at its end that some systems ignore.
-fn folded(text: &str) -> String {
-    text.trim_end_matches(['.', ' ']).to_lowercase().replace('\u{df}', "ss")
+/// A name in lower case, without the dots and blanks at its end that some systems ignore; `None` if
+/// it is not UTF-8.
+fn folded(name: &Name) -> Option<String> {
+    let text = std::str::from_utf8(name.as_bytes()).ok()?;
+    Some(text.trim_end_matches(['.', ' ']).to_lowercase().replace('\u{df}', "ss"))
 }
 
-/// What names have in common that may be one: what is before the first letter outside of ASCII, and
-/// before the letter that an accent behind it belongs to.
-fn key(name: &Name) -> Vec<u8> {
-    let Ok(text) = std::str::from_utf8(name.as_bytes()) else { return name.as_bytes().to_vec() };
-    let lower = folded(text);
-    let ascii = lower.bytes().take_while(u8::is_ascii).count();
-    let mut key = lower.as_bytes()[..ascii].to_vec();
-    if let Some(first) = lower[ascii..].chars().next() {
-        if is_accent(first) {
-            key.pop();
+/// What is compared of names with letters outside of ASCII. Two names may be one if they have the
+/// same beginning, and only one of them has combining accents.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Form {
+    /// What is before the first letter outside of ASCII, and before the letter that an accent
+    /// behind it belongs to.
+    begin: String,
+    has_accents: bool,
+}
+
+impl Form {
+    /// The form of a folded name; `None` if it is ASCII.
+    fn of(folded: &str) -> Option<Form> {
+        let at = folded.bytes().position(|byte| !byte.is_ascii())?;
+        let (begin, rest) = folded.split_at(at);
+        let mut begin = begin.to_owned();
+        if rest.starts_with(is_accent) {
+            begin.pop();
         }
-        key.push(0xff);
+        Some(Form { begin, has_accents: rest.contains(is_accent) })
     }
-    key
-}
 
-/// Whether two names of one key may be one.
-fn may_be_one(a: &Name, b: &Name) -> bool {
-    let texts = (std::str::from_utf8(a.as_bytes()), std::str::from_utf8(b.as_bytes()));
-    let (Ok(a), Ok(b)) = texts else { return false };
-    let has_accents = |text: &str| text.chars().any(is_accent);
-    has_accents(a) != has_accents(b) || folded(a) == folded(b)
+    /// That of the names that may be one with those of this form.
+    fn other(self) -> Form {
+        Form { has_accents: !self.has_accents, ..self }
+    }
 }
 
 /// Whether it is composed with the letter before it where names are: an accent of Latin, Greek and
@@ -155,5 +176,19 @@ mod tests {
             assert!(!may_collide([a, "other", b].map(name).iter()), "{a} {b}");
         }
         assert!(paired(&[], &["a"]).is_empty());
+    }
+
+    /// Comparing each with each would take minutes.
+    #[test]
+    fn many_names_that_begin_with_a_letter_outside_of_ascii_are_paired() {
+        let names = |end| (10_000..30_000).map(move |it| format!("\u{437}\u{430}{it}{end}"));
+        let (surplus, listed): (Vec<_>, Vec<_>) = (names("a").collect(), names("A").collect());
+        let [surplus, listed] = [&surplus, &listed].map(|it| it.iter().map(String::as_str));
+        let (surplus, listed): (Vec<_>, Vec<_>) = (surplus.collect(), listed.collect());
+        let pairs = paired(&surplus, &listed);
+        assert_eq!(pairs.len(), 20_000);
+        assert!(pairs.iter().all(|(a, b)| a.to_uppercase() == b.to_uppercase()));
+        let names = surplus.iter().map(|it| name(it)).collect::<Vec<_>>();
+        assert!(!may_collide(names.iter()));
     }
 }
