@@ -151,9 +151,10 @@ impl Partial {
         self.size.saturating_sub(1 << self.span)
     }
 
-    /// Whether it was meant to be continued.
+    /// Whether it was meant to be continued. A run uses no other spans, but whoever has made the
+    /// file chose its name: with a smaller span than that of a piece no piece could be sent.
     pub fn lasts(&self) -> bool {
-        self.span != 0 && self.span <= SPAN_MAX
+        (SPAN_IN_ORDER..=SPAN_MAX).contains(&self.span)
     }
 }
 
@@ -252,7 +253,7 @@ mod tests {
         assert_eq!(partial((1 << 20) + 5).reliable(), 5);
         let readable = Attr { perm: 0o644, ..attr(1 << 29, 9) };
         assert_eq!(parse(&temporary, &readable).reliable(), 0);
-        for span in [0, SPAN_OF_STREAM] {
+        for span in [0, 1, SPAN_IN_ORDER - 1, SPAN_OF_STREAM] {
             let never = parse(&name(&file, &attr(1 << 30, 7), span, HERE), &attr(1 << 29, 9));
             assert_eq!((never.span, never.reliable()), (span, 0));
         }

@@ -114,6 +114,21 @@ fn overwrite(target: &MemRemote, left: &base::RemotePath, offset: u64, bytes: &[
     });
 }
 
+/// A server may send a file with such a name.
+#[tokio::test]
+async fn a_span_that_no_run_uses_is_not_continued() {
+    let source = source(1).await;
+    for span in ["01", "13", "29"] {
+        let target = interrupted(&source, 150).await;
+        let left = left_over(&target).await.to_string();
+        let (begin, digits) = left.rsplit_once(".sshoal-").unwrap();
+        let planted = format!("{begin}.sshoal-{}{span}{}", &digits[..12], &digits[14..]);
+        target.move_to(&left, &planted);
+        let outcome = go_on(&source, &target).await;
+        assert_eq!(outcome.counts.bytes_resumed, 0, "{span}");
+    }
+}
+
 #[tokio::test]
 async fn another_content_is_found_far_from_the_end() {
     let source = source(1).await;
