@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use base::shell::quote;
 use base::{
     Access, Attr, DigestEffort, DigestKind, OpenFlags, OwnedFh, Remote, RemotePath, Result,
 };
@@ -13,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 
 use crate::job::Tree;
-use crate::shell::{Running, Shell, plain_path, unescape};
+use crate::shell::{Running, Shell, command, plain_path, unescape};
 use crate::task::{AbortOnDrop, blocking};
 
 /// A SHA-256 digest.
@@ -167,10 +166,10 @@ impl Digester for ShellDigester {
     }
 
     async fn digest_of_first(&self, path: &RemotePath, len: u64) -> Option<Digest> {
-        let mut command = enter(&self.root)?;
-        command.extend(format!(" && head -c {len} < ").into_bytes());
-        command.extend(quote(&plain_path(path.as_bytes()))?);
-        command.extend_from_slice(b" 2>/dev/null | sha256sum -b 2>/dev/null; echo");
+        let script =
+            format!("cd \"$1\" && head -c {len} < \"$2\" 2>/dev/null | sha256sum -b 2>/dev/null");
+        let paths = [&self.root, path.as_bytes()].map(plain_path);
+        let command = command(&script, &[&paths[0], &paths[1]])?;
         let answer = self.shell.output(&command, ANSWER_BYTES).await.ok()?;
         unhex(answer.get(..64)?)
     }
@@ -200,9 +199,10 @@ async fn run(
     root: &[u8],
     paths: Vec<Vec<u8>>,
 ) -> std::result::Result<HashMap<Vec<u8>, Digest>, String> {
-    let mut command = enter(root).ok_or("the directory's name has a newline")?;
     // Why a file has no digest does not matter.
-    command.extend_from_slice(b" && exec xargs -0 sha256sum -b 2>/dev/null");
+    let script = "cd \"$1\" && exec xargs -0 sha256sum -b 2>/dev/null";
+    let command =
+        command(script, &[&plain_path(root)]).ok_or("the directory's name has a newline")?;
     let Running { mut stdin, mut stdout, exit } =
         shell.start(&command).await.map_err(|error| error.to_string())?;
     let limit = paths.len() as u64 * ANSWER_BYTES;
@@ -219,11 +219,6 @@ async fn run(
     fed.map_err(|error| error.to_string())?;
     drop(exit);
     Ok(parse(&answer))
-}
-
-/// The command that changes to `root`; `None` if its name cannot be quoted for every login shell.
-fn enter(root: &[u8]) -> Option<Vec<u8>> {
-    Some([b"cd ".to_vec(), quote(&plain_path(root))?].concat())
 }
 
 /// The digests that `sha256sum` has printed, by the path below `./`.
@@ -251,6 +246,7 @@ fn unhex(digits: &[u8]) -> Option<Digest> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shell::ShellError;
     use crate::shell::tests::Here;
     use testkit::{MemRemote, path};
 
@@ -263,9 +259,27 @@ mod tests {
             std::fs::write(dir.path().join(name), name).unwrap();
         }
         let root = dir.path().to_str().unwrap().as_bytes().to_vec();
-        let digester = Arc::new(ShellDigester::new(Arc::new(Here("Welcome\n")), root));
+        let shells: [Arc<dyn Shell>; 2] = [Arc::new(Here("Welcome\n")), Arc::new(Csh)];
+        for shell in shells {
+            assert_digests(&names, Arc::new(ShellDigester::new(shell, root.clone()))).await;
+        }
+    }
+
+    /// Its redirections are others.
+    struct Csh;
+
+    #[async_trait]
+    impl Shell for Csh {
+        async fn start(&self, command: &[u8]) -> std::result::Result<Running, ShellError> {
+            let command = base::shell::quote(command).unwrap();
+            Here("").start(&[b"exec tcsh -f -c ", &command[..]].concat()).await
+        }
+    }
+
+    /// The content of each file is its name.
+    async fn assert_digests(names: &[&'static str], digester: Arc<ShellDigester>) {
         let mut asked = tokio::task::JoinSet::new();
-        for name in names {
+        for &name in names {
             let digester = digester.clone();
             asked.spawn(async move { (name, digester.digest(&path(name)).await) });
         }
@@ -274,7 +288,7 @@ mod tests {
             assert_eq!(digest, Some(Sha256::digest(name).into()), "{name:?}");
         }
         assert_eq!(digester.digest(&path("absent")).await, None);
-        for name in names {
+        for &name in names {
             let of_three = Sha256::digest(&name.as_bytes()[..name.len().min(3)]);
             let digest = digester.digest_of_first(&path(name), 3).await;
             // Not every login shell can be given a newline.
