@@ -252,10 +252,8 @@ fn protocol(client: &Client) -> Check {
 
 async fn readable(client: &Client, directory: &[u8], dialer: &Dialer) -> Check {
     let what = "directory";
-    let path = match in_home(directory) {
-        b"" => b".".as_slice(),
-        path => path,
-    };
+    let path = &*in_home(directory);
+    let path = if path.is_empty() { b"." } else { path };
     let shown = path.escape_ascii().to_string();
     let opened = async {
         let real = client.realpath(path).await?;

@@ -1,5 +1,6 @@
 //! Operands of a copy: which are at a server, and where there.
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -10,13 +11,26 @@ use crate::sources::{self, Origin, SourceSpec};
 
 /// A path at a server, relative to the home directory where a shell would take it so: not every
 /// program that gets the path is a shell.
-pub fn in_home(path: &[u8]) -> &[u8] {
-    let below = match path {
-        b"~" => b"",
-        _ => path.strip_prefix(b"~/").unwrap_or(path),
-    };
+pub fn in_home(path: &[u8]) -> Cow<'_, [u8]> {
+    let below = path.strip_prefix(b"~").filter(|it| it.is_empty() || it.starts_with(b"/"));
+    let Some(below) = below else { return path.into() };
     let begin = below.iter().position(|byte| *byte != b'/').unwrap_or(below.len());
-    if below.len() < path.len() { &below[begin..] } else { path }
+    match &below[begin..] {
+        // A name in the home directory, and not the home directory of another user.
+        below if below.starts_with(b"~") => [b"./", below].concat().into(),
+        below => below.into(),
+    }
+}
+
+/// Splits a path at a server. One that is only `~user` is a directory whose name is not known:
+/// `None` for a source without a slash at its end, which would get that name.
+fn split(path: &[u8], is_target: bool) -> Option<Operand> {
+    let operand = if is_target { Operand::of_target(path) } else { Operand::of(path) };
+    let is_home = path.starts_with(b"~") && operand.directory.is_empty();
+    match is_home {
+        false => Some(operand),
+        true => is_target.then(|| Operand { directory: path.to_vec(), name: None }),
+    }
 }
 
 /// A source or target at a server.
@@ -39,14 +53,18 @@ impl ParsedOperand {
                 .hint("a path with a '=' in it is written with one more at its end: host:a=b="));
         }
         let path = match &spec.origin {
-            Origin::Hosts { directory, .. } => in_home(directory).to_vec(),
+            Origin::Hosts { directory, .. } => in_home(directory).into_owned(),
             // The grammar removes a slash at the end.
             Origin::Local(path) if word.as_bytes().ends_with(b"/") => {
                 [path.as_os_str().as_bytes(), b"/"].concat()
             }
             Origin::Local(path) => path.as_os_str().as_bytes().to_vec(),
         };
-        let operand = if is_target { Operand::of_target(&path) } else { Operand::of(&path) };
+        let operand = split(&path, is_target).ok_or_else(|| {
+            Problem::new(about(), "a home directory, without a slash at its end").hint(
+                "with a slash, its contents are copied; to copy the directory, write its path",
+            )
+        })?;
         Ok(ParsedOperand { spec, operand })
     }
 
@@ -93,12 +111,26 @@ mod tests {
             ("h:~", operand("", None)),
             ("h:~/", operand("", None)),
             ("h:~me/a", operand("~me", Some("a"))),
+            ("h:~me/", operand("~me/", None)),
             ("h:/~/a", operand("/~", Some("a"))),
+            ("h:./~me", operand(".", Some("~me"))),
+            ("h:~/~me", operand(".", Some("~me"))),
+            ("h:~/~me/a", operand("./~me", Some("a"))),
         ];
         for (word, wanted) in cases {
             let parsed = ParsedOperand::parse(OsStr::new(word), false).unwrap();
             assert_eq!(parsed.operand, wanted, "{word}");
         }
+    }
+
+    #[test]
+    fn the_home_directory_of_another_user_is_a_target_and_no_source_with_a_name() {
+        for (word, directory) in [("h:~me", "~me"), ("h:~me/", "~me/")] {
+            let parsed = ParsedOperand::parse(OsStr::new(word), true).unwrap();
+            assert_eq!(parsed.operand, operand(directory, None), "{word}");
+        }
+        let refused = ParsedOperand::parse(OsStr::new("h:~me"), false).unwrap_err().to_string();
+        assert!(refused.contains("with a slash"), "{refused}");
     }
 
     fn operand(directory: &str, name: Option<&str>) -> Operand {

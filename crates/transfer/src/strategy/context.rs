@@ -102,7 +102,7 @@ impl Context {
         }
         // SFTP takes `~user` for a home directory, and a shell that gets it in quotes does not.
         if self.request.remote.iter().any(|it| it.operand.directory.starts_with(b"~")) {
-            return Err("a path that begins with '~'".to_owned());
+            return Err("a path that begins with '~user'".to_owned());
         }
         if self.request.logins.password_stdin {
             return Err("with -o password_stdin, only SFTP logs in".to_owned());
