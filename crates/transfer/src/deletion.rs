@@ -72,7 +72,8 @@ pub(crate) async fn carry_out(core: &Arc<Core>) -> Vec<Step> {
     if deletions.is_empty() {
         return steps;
     }
-    let may_go_on = || core.stop_reason().is_none() && !core.has_problems();
+    let is_withheld = core.job.options.withhold_deletions;
+    let may_go_on = || core.stop_reason().is_none() && !core.has_problems() && !is_withheld;
     if may_go_on() {
         ask_sources(core, &deletions).await;
     }

@@ -106,6 +106,8 @@ pub struct Options {
     pub delete_excluded: bool,
     /// If more than this many entries would be deleted, none is.
     pub max_delete: Option<u64>,
+    /// Nothing is deleted, since something that was copied before has failed.
+    pub withhold_deletions: bool,
     /// Which entries are excluded, from the copy and from deletion.
     pub filter: Filter,
     /// Directories on other file systems than the source's own are not entered, and nothing is

@@ -358,6 +358,7 @@ impl Arguments {
             filter: self.rules.filter()?,
             one_file_system: self.one_file_system,
             is_stage: false,
+            withhold_deletions: false,
             update: self.update,
             existing: self.existing,
             dry_run: self.dry_run,

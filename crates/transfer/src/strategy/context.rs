@@ -412,7 +412,7 @@ impl Context {
     /// knows it by.
     pub(super) async fn run(
         &self,
-        job: Job,
+        mut job: Job,
         mut by_name: StreamsByName,
         shown: Option<(RemotePath, RemotePath)>,
         results: &mut Results,
@@ -426,6 +426,8 @@ impl Context {
         }
         let events: Arc<dyn Events> = match &shown {
             Some((from, to)) => {
+        // What is deleted in a stage is not the user's.
+        job.options.withhold_deletions = !job.options.is_stage && results.has_problems();
                 let (from, to) = (from.clone(), to.clone());
                 Arc::new(Renamed { display: self.display.clone(), from, to })
             }

@@ -57,6 +57,12 @@ impl Results {
         runs.deletions_withheld -= withheld.min(runs.deletions_withheld);
     }
 
+    /// Whether anything that was copied so far has failed.
+    pub(super) fn has_problems(&self) -> bool {
+        let streams = self.streams.iter().map(|(stream, _)| &stream.outcome);
+        streams.chain(&self.runs).any(|outcome| outcome.problems_total > 0)
+    }
+
     /// Whether a run ended early.
     pub(super) fn is_stopped(&self) -> bool {
         self.runs.as_ref().is_some_and(|run| run.stopped.is_some())

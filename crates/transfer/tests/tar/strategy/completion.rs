@@ -7,6 +7,7 @@ use base::{Errno, Name};
 use local::Local;
 use testkit::faulty::Which;
 use testkit::{Call, FaultyRemote, MemRemote, path};
+use transfer::strategy::operand::LocalOperand;
 use transfer::strategy::{CopyRequest, Direction};
 use transfer::tar::stage;
 use transfer::{Fault, Options, Owners, Xattrs};
@@ -175,6 +176,22 @@ async fn a_stage_keeps_its_name_if_a_file_in_it_fails() {
     assert_eq!(*unnamed, Fault::Unnamed { stage }.of(&path("tree")));
     // The user has not asked for any deletion.
     assert_eq!(copied.outcome.deletions_withheld, 0);
+}
+
+#[tokio::test]
+async fn nothing_is_deleted_in_another_source_if_a_stage_is_not_whole() {
+    let source = tree();
+    std::fs::create_dir(source.path().join("second")).unwrap();
+    let (remote, shell) = staged("gnu");
+    remote.put_file("second/surplus", "");
+    let faulty = Arc::new(FaultyRemote::new(remote.clone()));
+    faulty.fail_always(Call::Write, Errno::EACCES);
+    let options = Options { delete: true, ..Options::default() };
+    let mut request = push_with(source.path(), options);
+    request.local.push(LocalOperand::of(source.path().join("second").as_os_str()));
+    let copied = run(request, &Server::new(faulty, shell)).await.unwrap();
+    assert!(remote.exists("second/surplus"));
+    assert_eq!(copied.outcome.deletions_withheld, 1, "{copied:#?}");
 }
 
 /// Their content is complete.
