@@ -84,10 +84,13 @@ pub(crate) async fn carry_out(core: &Arc<Core>) -> Vec<Step> {
         let mut count = 0;
         for deletion in &deletions {
             let more = most.saturating_sub(count).saturating_add(1);
-            match count_tree(core, deletion, more).await {
-                Ok(counted) => count += counted,
-                Err(problem) => {
-                    core.problem(&problem);
+            let counted = core.unless_stopped(count_tree(core, deletion, more)).await;
+            match counted.transpose() {
+                Ok(Some(counted)) => count += counted,
+                stopped => {
+                    if let Err(problem) = stopped {
+                        core.problem(&problem);
+                    }
                     return withhold(core, deletions.len() as u64, steps);
                 }
             }

@@ -351,7 +351,8 @@ async fn finish_dirs(core: Arc<Core>, mut overs: mpsc::UnboundedReceiver<DirDone
         let permit = room.clone().acquire_owned().await.expect("it is never closed");
         let core = core.clone();
         tasks.spawn(async move {
-            finish_dir(&core, &over, change).await;
+            // A server that does not answer must not delay the end.
+            core.unless_stopped(finish_dir(&core, &over, change)).await;
             drop((over, permit));
         });
     }

@@ -416,7 +416,7 @@ impl Context {
         mut by_name: StreamsByName,
         shown: Option<(RemotePath, RemotePath)>,
         results: &mut Results,
-    ) -> Result<Outcome, CopyError> {
+    ) -> Result<Outcome, Halt> {
         let is_local = self.request.remote.iter().all(|operand| operand.gateways.is_empty());
         engine::check(&job, &by_name).map_err(|error| self.wrong_job(error))?;
         if self.request.engine == Engine::Tar
@@ -433,7 +433,7 @@ impl Context {
             }
             None => self.display.clone(),
         };
-        let run = Run::start(job, events).await;
+        let run = self.unless_stopped(Run::start(job, events)).await?;
         let run = run.map_err(|error| self.wrong_job(error))?;
         self.display.watch(run.progress());
         let (stopper, mut stop) = (run.stopper(), self.stop.clone());

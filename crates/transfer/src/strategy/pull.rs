@@ -127,7 +127,8 @@ impl<'a> Pulling<'a> {
         let connected = self.context.connect(0, login).await?;
         let source = self.context.request.remote[0].path();
         let since = Instant::now();
-        let attr = connected.connection.remote.lstat(&source).await;
+        let attr = connected.connection.remote.lstat(&source);
+        let attr = self.context.unless_stopped(attr).await?;
         let round_trip = since.elapsed();
         // Where there was to be a stream, and none has found that out.
         if self.is_tried

@@ -173,11 +173,11 @@ impl<'a> Pushing<'a> {
         let connected = connecting.await?;
         let remote = &connected.connection.remote;
         let since = Instant::now();
-        let mut at_target = remote.lstat(&self.target).await;
+        let mut at_target = self.context.unless_stopped(remote.lstat(&self.target)).await?;
         self.round_trip = since.elapsed();
         if at_target.is_ok_and(|attr| attr.kind == FileKind::Symlink) {
             self.follow_target(&connected).await?;
-            at_target = remote.lstat(&self.target).await;
+            at_target = self.context.unless_stopped(remote.lstat(&self.target)).await?;
         }
         let is_directory = at_target.is_ok_and(|attr| attr.kind == FileKind::Directory);
         let remains = match remains {
@@ -185,7 +185,7 @@ impl<'a> Pushing<'a> {
             Some(Remains::Stage(stage)) if is_directory => {
                 if stage.is_own {
                     let stage = RemotePath::from_names([&stage.stage]);
-                    let removed = remote.unlink(&stage).await;
+                    let removed = self.context.unless_stopped(remote.unlink(&stage)).await?;
                     tracing::debug!("'{stage}' is not needed: {removed:?}");
                 }
                 Some(Remains::Rest)
@@ -202,6 +202,11 @@ impl<'a> Pushing<'a> {
 
     /// The user has named the target, so a link to a directory is that directory.
     async fn follow_target(&mut self, connected: &Connected) -> Result<(), Halt> {
+        let context = self.context;
+        context.unless_stopped(self.follow_links(connected)).await?
+    }
+
+    async fn follow_links(&mut self, connected: &Connected) -> Result<(), Halt> {
         let remote = &connected.connection.remote;
         let mut target = self.target.clone();
         for _ in 0..MAX_LINKS {
@@ -247,7 +252,8 @@ impl<'a> Pushing<'a> {
         };
         if let Some(connected) = &self.connected {
             let path = below(&self.target, &self.to[index]);
-            if connected.connection.remote.lstat(&path).await.is_ok() {
+            let seen = connected.connection.remote.lstat(&path);
+            if self.context.unless_stopped(seen).await?.is_ok() {
                 let occupied = Streamed::Declined(Declined::Occupied);
                 return Ok(self.note_stream(Some(occupied))?);
             }

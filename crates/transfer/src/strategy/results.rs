@@ -42,9 +42,9 @@ impl Results {
         self.streams.iter_mut().for_each(|(_, is_whole)| *is_whole = false);
     }
 
-    /// The user asked for the end before a run started.
+    /// The user asked for the end while there was no run.
     pub(super) fn interrupted(&mut self) {
-        self.runs = Some(Outcome { stopped: Some(Stop::Asked), ..Outcome::default() });
+        self.note_run(Outcome { stopped: Some(Stop::Asked), ..Outcome::default() });
     }
 
     /// A pushed tree does not get its name, because of this problem. The deletions in it that were

@@ -11,10 +11,10 @@
 use base::shell::quote;
 use base::{Attr, AttrChange, Errno, Name, RemotePath, RenameMode};
 
-use super::CopyError;
 use super::context::{Connected, Context};
 use super::operand::path_in;
 use super::results::Results;
+use super::{CopyError, Halt};
 use crate::job::Job;
 use crate::options::Options;
 use crate::outcome::{Doing, Fault, Problem};
@@ -71,11 +71,23 @@ impl<'a> Completion<'a> {
         self,
         by_name: StreamsByName,
         results: &mut Results,
-    ) -> Result<bool, CopyError> {
+    ) -> Result<bool, Halt> {
+        let context = self.context;
+        if !context.unless_stopped(self.claim()).await?? {
+            return Ok(true);
+        }
+        match self.complete(by_name, results).await? {
+            true => Ok(context.unless_stopped(self.name()).await??),
+            false => Ok(false),
+        }
+    }
+
+    /// Makes the stage one of this copy; whether it is to be completed.
+    async fn claim(&self) -> Result<bool, CopyError> {
         match self.rename(&self.found, &self.own).await {
             Ok(()) => {}
             // Another copy has it now, or had it.
-            Err(Errno::ENOENT) if self.exists(&self.whole).await => return Ok(true),
+            Err(Errno::ENOENT) if self.exists(&self.whole).await => return Ok(false),
             Err(Errno::ENOENT) => {}
             Err(errno) => {
                 let why = format!("cannot be renamed to '{}': {errno}", self.own);
@@ -85,7 +97,7 @@ impl<'a> Completion<'a> {
         let options = &self.context.request.options;
         if !tar::suits(&self.stage.stage, &self.stage.name, options) {
             self.remove().await;
-            return Ok(true);
+            return Ok(false);
         }
         if let Some((file, attr)) = &self.stage.cut
             && !self.stage.in_doubt
@@ -94,18 +106,11 @@ impl<'a> Completion<'a> {
         {
             self.keep_beginning(file, attr).await;
         }
-        match self.complete(by_name, results).await? {
-            true => self.name().await,
-            false => Ok(false),
-        }
+        Ok(true)
     }
 
     /// Copies what is missing; whether the tree is whole then.
-    async fn complete(
-        &self,
-        by_name: StreamsByName,
-        results: &mut Results,
-    ) -> Result<bool, CopyError> {
+    async fn complete(&self, by_name: StreamsByName, results: &mut Results) -> Result<bool, Halt> {
         let options = &self.context.request.options;
         let job = Job {
             sources: vec![self.context.local_source(self.source.0, self.to.clone())?],
@@ -128,10 +133,14 @@ impl<'a> Completion<'a> {
         if outcome.stopped.is_some() {
             return Ok(false);
         }
-        let mut is_partial = outcome.problems_total > outcome.problems.len() as u64;
-        for problem in &outcome.problems {
-            is_partial |= !self.remove_failed(&tree.path_of(&problem.name), problem).await;
-        }
+        let removing = async {
+            let mut is_partial = outcome.problems_total > outcome.problems.len() as u64;
+            for problem in &outcome.problems {
+                is_partial |= !self.remove_failed(&tree.path_of(&problem.name), problem).await;
+            }
+            is_partial
+        };
+        let is_partial = self.context.unless_stopped(removing).await?;
         if is_partial || outcome.deletions_withheld > 0 {
             let problem = self.unnamed();
             self.context.show_problem(&problem);

@@ -14,7 +14,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use async_trait::async_trait;
 use base::{Name, Remote, RemotePath};
 use local::Local;
-use testkit::MemRemote;
+use testkit::faulty::Gate;
+use testkit::{Call, FaultyRemote, MemRemote};
 use tokio::sync::watch;
 use transfer::strategy::operand::{LocalOperand, Operand, RemoteOperand};
 use transfer::strategy::{
@@ -140,6 +141,19 @@ pub async fn run_well(request: CopyRequest, server: &Arc<Server>) -> Copied {
     copied
 }
 
+/// Ends the copy in order when a call has reached the gate, which stays closed.
+pub async fn stopped_at(request: CopyRequest, server: &Arc<Server>, gate: &Gate) {
+    let (stopping, stop) = watch::channel(false);
+    let copying = copy(request, server.clone(), Arc::new(Hidden), stop);
+    let ending = async {
+        gate.arrived().await;
+        stopping.send_replace(true);
+    };
+    let both = async { tokio::join!(copying, ending) };
+    let (copied, ()) = tokio::time::timeout(Duration::from_secs(10), both).await.unwrap();
+    assert_eq!(copied.unwrap().outcome.stopped, Some(Stop::Asked));
+}
+
 /// When the files of [`tree`] were changed, in seconds.
 pub const CHANGED: u64 = 1_000_000;
 
@@ -171,6 +185,46 @@ async fn an_interruption_before_the_first_login_copies_nothing() {
     let copied = copy(request, server.clone(), Arc::new(Hidden), stop).await.unwrap();
     assert_eq!(copied.outcome.stopped, Some(Stop::Asked));
     assert!(server.connected().is_empty() && remote.names("").is_empty());
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_does_not_delay_the_end() {
+    let source = tree();
+    let remote = || {
+        let remote = Arc::new(MemRemote::new());
+        remote.put_file("one", "CONTENT");
+        remote.put_file("d/e", "");
+        Arc::new(FaultyRemote::new(remote))
+    };
+    // The target of a push, a link, what it leads to; the source of a pull.
+    let local = source.path().join("tree/one");
+    for name in ["new", "one"] {
+        let faulty = remote();
+        let gate = faulty.hold(Call::Lstat, 1);
+        let request =
+            request(Direction::Push, &local, (Path::new(""), Some(name)), Options::default());
+        stopped_at(request, &Server::new(faulty, None), &gate).await;
+    }
+    let faulty = remote();
+    let gate = faulty.hold(Call::Lstat, 1);
+    let new = source.path().join("new");
+    let request_of =
+        |options| request(Direction::Pull, &new, (Path::new(""), Some("one")), options);
+    stopped_at(request_of(Options::default()), &Server::new(faulty, None), &gate).await;
+    // The content of a source, which is compared before the run begins.
+    std::fs::write(&new, "content").unwrap();
+    let faulty = remote();
+    let gate = faulty.hold(Call::Read, 1);
+    let options = Options { checksum: true, ..Options::default() };
+    stopped_at(request_of(options), &Server::new(faulty, None), &gate).await;
+    // The entries that would be deleted.
+    let empty = source.path().join("empty/");
+    std::fs::create_dir(&empty).unwrap();
+    let faulty = remote();
+    let gate = faulty.hold(Call::Opendir, 2);
+    let options = Options { delete: true, max_delete: Some(9), ..Options::default() };
+    let request = request(Direction::Push, &empty, (Path::new(""), None), options);
+    stopped_at(request, &Server::new(faulty, None), &gate).await;
 }
 
 #[tokio::test]

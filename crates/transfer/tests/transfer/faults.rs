@@ -477,3 +477,24 @@ async fn a_target_that_may_not_replace_files_has_a_hint() {
     let words = outcome.problems[0].to_string();
     assert!(words.contains("-o workaround=rename"), "{words}");
 }
+
+/// As in an outage: the attributes of directories are set when everything in them is done.
+#[tokio::test]
+async fn a_directory_that_gets_no_answer_does_not_delay_the_end() {
+    let source = mem(|remote| remote.put_file("a/small", ""));
+    set_perm(&*source, "a", 0o750).await;
+    let faulty = Arc::new(FaultyRemote::new(Arc::new(MemRemote::new())));
+    let gate = faulty.hold(Call::Setattr, 1);
+    let job = job(source, faulty, Options::default());
+    let run = transfer::Run::start(job, Arc::new(transfer::Silent)).await.unwrap();
+    let stopper = run.stopper();
+    let mut streams = Default::default();
+    let ending = async {
+        gate.arrived().await;
+        stopper.stop();
+    };
+    let both = async { tokio::join!(transfer::engine::drive(run, &mut streams), ending) };
+    let limit = std::time::Duration::from_secs(10);
+    let (outcome, ()) = tokio::time::timeout(limit, both).await.unwrap();
+    assert_eq!(outcome.stopped, Some(Stop::Asked));
+}

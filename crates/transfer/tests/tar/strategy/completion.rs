@@ -13,7 +13,7 @@ use transfer::tar::stage;
 use transfer::{Fault, Options, Owners, Xattrs};
 
 use super::super::shell::LocalShell;
-use super::{CHANGED, Server, answers, request, run, run_well, tree};
+use super::{CHANGED, Server, answers, request, run, run_well, stopped_at, tree};
 
 fn name() -> Name {
     Name::new(b"tree").unwrap()
@@ -192,6 +192,18 @@ async fn nothing_is_deleted_in_another_source_if_a_stage_is_not_whole() {
     let copied = run(request, &Server::new(faulty, shell)).await.unwrap();
     assert!(remote.exists("second/surplus"));
     assert_eq!(copied.outcome.deletions_withheld, 1, "{copied:#?}");
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_does_not_delay_the_end_while_a_stage_is_completed() {
+    let source = tree();
+    // To the stage of this copy, and to the name.
+    for nth in [1, 3] {
+        let (remote, shell) = staged("gnu");
+        let faulty = Arc::new(FaultyRemote::new(remote));
+        let gate = faulty.hold(Call::Rename, nth);
+        stopped_at(push(source.path()), &Server::new(faulty, shell), &gate).await;
+    }
 }
 
 /// Their content is complete.
