@@ -63,6 +63,7 @@ use crate::outcome::Outcome;
 use crate::shell::{Shell, ShellError, plain_path};
 use crate::sink::Sink;
 use crate::task::blocking;
+use crate::temporary;
 pub use large::BIG_BYTES;
 
 use counters::Counters;
@@ -323,7 +324,8 @@ impl Streaming {
     pub async fn push(&self, push: &Push) -> base::Result<Streamed> {
         let stage = stage(&push.name, &self.options)?;
         let begin = begin_of_stages(&push.name);
-        let names = [push.name.as_bytes(), stage.as_bytes(), &begin].map(plain_path);
+        let partial = temporary::begin(&push.name);
+        let names = [push.name.as_bytes(), stage.as_bytes(), &begin, &partial].map(plain_path);
         let is_directory = push.path.symlink_metadata().is_ok_and(|it| it.is_dir());
         let making = script::Making { parent: push.may_make, stage: is_directory };
         let command = script::push(&plain_path(&push.directory), &names, making, &self.options);

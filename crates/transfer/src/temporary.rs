@@ -177,6 +177,11 @@ pub fn stem(name: &Name) -> Cow<'_, [u8]> {
     Cow::Owned([begin, whole.as_bytes()].concat())
 }
 
+/// What all temporary names of the file `name` begin with; [`DIGITS`] follow.
+pub(crate) fn begin(name: &Name) -> Vec<u8> {
+    [b".", &stem(name)[..], MARK].concat()
+}
+
 /// Of what: a digest of the name, the size and the second of last change, cut to 48 bits.
 pub fn tag(name: &Name, attr: &Attr) -> u64 {
     let size = attr.size.to_le_bytes();
@@ -189,7 +194,7 @@ pub fn tag(name: &Name, attr: &Attr) -> u64 {
 pub fn name(name: &Name, attr: &Attr, span: u8, machine: MachineRun) -> Name {
     let tag = tag(name, attr);
     let digits = format!("{tag:012x}{span:02x}{:06x}{:012x}", machine.0, number());
-    let bytes = [b".", &stem(name)[..], MARK, digits.as_bytes()].concat();
+    let bytes = [&begin(name)[..], digits.as_bytes()].concat();
     Name::new(&bytes).expect("nothing was added that a name must not have")
 }
 

@@ -16,6 +16,7 @@ use crate::job::{Job, Source, Tree, below};
 use crate::tar::by_name::{ByName, StreamsByName};
 use crate::tar::listing::SftpLogin;
 use crate::tar::{Pull, make_directory};
+use crate::temporary;
 
 /// How a source that is left is connected.
 enum Login {
@@ -235,13 +236,27 @@ impl<'a> Pulling<'a> {
     }
 }
 
-/// Whether there is nothing, or a directory without entries.
+/// Whether there is nothing, or a directory without entries. The beginning of a file that an
+/// interrupted run has left occupies the file's name: another run continues or removes it, and a
+/// stream would do neither.
 fn is_free(path: &Path) -> bool {
     match path.symlink_metadata() {
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound && !has_partial(path),
         Ok(metadata) if metadata.is_dir() => {
             std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
         }
         Ok(_) => false,
     }
+}
+
+/// Whether a run has left a temporary file of the file with that path.
+fn has_partial(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| Name::new(name.as_bytes()).ok());
+    let (Some(parent), Some(name)) = (path.parent(), name) else { return false };
+    let begin = temporary::begin(&name);
+    std::fs::read_dir(parent).into_iter().flatten().flatten().any(|entry| {
+        let file = entry.file_name();
+        let rest = file.as_bytes().strip_prefix(&begin[..]);
+        rest.is_some_and(|rest| rest.len() == temporary::DIGITS)
+    })
 }

@@ -4,7 +4,9 @@
 //! The stage may be that of a copy that is still at work. It is renamed first, so that it belongs
 //! to this copy: the other one finds that it is gone, and copies again what it lacks.
 //!
-//! 1. The stage is renamed to one of this copy; one of other options is removed.
+//! 1. The stage is renamed to one of this copy; one of other options is removed. If it is a file,
+//!    not a tree, its beginning gets the temporary name with which any later run continues it, or it
+//!    is removed, and that is all.
 //! 2. A run copies what is missing, and deletes what is not of the source.
 //! 3. The tree gets its name.
 
@@ -64,7 +66,8 @@ impl<'a> Completion<'a> {
         Ok(Completion { context, connected, stage, source, found, own, whole, target, to })
     }
 
-    /// True if another copy was faster, or the stage is of no use: what has the name, if anything,
+    /// True if another copy was faster, the stage is of no use, or it is a file, of which a run under
+    /// the final name continues what it can: what has the name, if anything,
     /// is to be compared with the source. Otherwise the tree has its name, or the results say what
     /// is wrong.
     pub(super) async fn run(
@@ -94,19 +97,26 @@ impl<'a> Completion<'a> {
                 return Err(CopyError::failed(format!("'{}'", self.found), why));
             }
         }
+        let remote = &self.connected.connection.remote;
         let options = &self.context.request.options;
         if !tar::suits(&self.stage.stage, &self.stage.name, options) {
             self.remove().await;
             return Ok(false);
         }
+        let is_file = remote.lstat(&self.own).await.is_ok_and(|attr| !attr.is_dir());
+        let mut is_kept = false;
         if let Some((file, attr)) = &self.stage.cut
             && !self.stage.in_doubt
             && !options.no_partial
             && !options.sparse
         {
-            self.keep_beginning(file, attr).await;
+            is_kept = self.keep_beginning(file, attr, is_file).await;
         }
-        Ok(true)
+        if is_file && !is_kept {
+            let removed = remote.unlink(&self.own).await;
+            tracing::debug!("'{}' is not continued: {removed:?}", self.own);
+        }
+        Ok(!is_file)
     }
 
     /// Copies what is missing; whether the tree is whole then.
@@ -207,13 +217,15 @@ impl<'a> Completion<'a> {
     }
 
     /// Gives the beginning of a large file, in which the stream broke, the name under which the run
-    /// continues it.
-    async fn keep_beginning(&self, file: &RemotePath, attr: &Attr) {
+    /// continues it. A file that is the stage itself (`is_stage`) is continued under the name that
+    /// it will get; whether it has that name.
+    async fn keep_beginning(&self, file: &RemotePath, attr: &Attr, is_stage: bool) -> bool {
         let remote = &self.connected.connection.remote;
         let below = file.names().skip(self.source.1.names().count());
         let names = self.own.names().chain(below).filter_map(|name| Name::new(name).ok());
         let from = RemotePath::from_names(&names.collect::<Vec<_>>());
-        let (Some(parent), Some(name)) = (from.parent(), from.file_name()) else { return };
+        let whole = if is_stage { &self.whole } else { &from };
+        let (Some(parent), Some(name)) = (whole.parent(), whole.file_name()) else { return false };
         let machine = remote.write_verifier().await.ok().flatten();
         let machine = MachineRun::of(machine.as_deref());
         let to = parent.join(&temporary::name(&name, attr, temporary::SPAN_IN_ORDER, machine));
@@ -224,6 +236,7 @@ impl<'a> Completion<'a> {
             refused => refused,
         };
         tracing::debug!("the beginning of '{file}' is kept: {kept:?}");
+        kept.is_ok()
     }
 
     /// Removes the stage, which only this copy uses. A failure leaves it to the user.

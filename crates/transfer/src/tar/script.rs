@@ -32,6 +32,7 @@ use super::listing;
 use crate::compress::Method;
 use crate::options::{Options, Owners, Xattrs};
 use crate::shell::command;
+use crate::temporary;
 
 /// Bytes of the answer to `rate`: 13 ms at 20 MB/s.
 pub(super) const RATE_BYTES: usize = 256 << 10;
@@ -189,28 +190,38 @@ pub(super) struct Making {
 }
 
 /// The command that unpacks an archive in `directory`. The names are the tree's own, that of the
-/// stage, which is in the archive, and the prefix of all stages.
+/// stage, which is in the archive, the prefix of all stages, and that of temporary files.
+///
+/// The beginning of a file that an interrupted run has left under a temporary name occupies the
+/// file's name: another run continues or removes it, and a stream would do neither.
 ///
 /// `mv` moves the stage into a directory that has got the name since the check; that is undone.
 pub(super) fn push(
     directory: &[u8],
-    names: &[Vec<u8>; 3],
+    names: &[Vec<u8>; 4],
     making: Making,
     options: &Options,
 ) -> Option<Vec<u8>> {
-    let [name, stage, begin] = names;
+    let [name, stage, begin, partial] = names;
     let mut script = [LOOK, if making.parent { MAKE } else { "" }].concat();
     let (make, hold) = match making.stage {
         true => ("mkdir -- \"$s\" && i=$(ls -di -- \"$s\");", "5<\"$s\""),
         false => ("", ""),
     };
     let list = list_word(options);
+    let partials = match making.stage {
+        true => String::new(),
+        false => format!(
+            "for e in \"$5\"{}; do [ $k = $t ] && [ -f \"$e\" ] && k=there; done; ",
+            "?".repeat(temporary::DIGITS)
+        ),
+    };
     let _ = write!(
         script,
         "s=$3; i=; x=; if [ $k ]; then :; elif [ -e \"$n\" ] || [ -h \"$n\" ]; then k=there; \
          else look; k=$t; set +f; for e in \"$4\"*; do case $e in *{MARK_TEXT}) ;; *) \
          if [ -e \"$e\" ] || [ -h \"$e\" ]; then k=staged-$t; x=\" stage=${{e#\"$4\"}}\"; fi;; esac; \
-         done; set -f; z=$z$x; fi; \
+         done; {partials}set -f; z=$z$x; fi; \
          case $k in gnu) set -- {};; *) set -- {};; esac; \
          while IFS= read -r v; do case $v in \
          hello) echo \"{GREETING}$k$z\";; \
@@ -232,7 +243,7 @@ pub(super) fn push(
         gnu_extract(options),
         bsd_extract(options),
     );
-    command(&script, &[directory, name, stage, begin])
+    command(&script, &[directory, name, stage, begin, partial])
 }
 
 /// The answer of [`take`] if GNU tar has read the whole archive, and failed for some of its members.

@@ -157,6 +157,11 @@ pub async fn stopped_at(request: CopyRequest, server: &Arc<Server>, gate: &Gate)
 /// When the files of [`tree`] were changed, in seconds.
 pub const CHANGED: u64 = 1_000_000;
 
+/// 12 MiB that do not repeat.
+pub fn large_content() -> Vec<u8> {
+    (0..12u32 << 20).map(|at| (at.wrapping_mul(40_503) >> 9) as u8).collect()
+}
+
 /// A tree `tree` of this machine with two files.
 pub fn tree() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -272,6 +277,38 @@ async fn two_sources_of_one_name_are_refused_before_anything_is_written() {
         assert_eq!(refused, CopyError::Job(JobError::SameName(name)));
         assert_eq!(std::fs::read_dir(target.path()).unwrap().count(), 0);
     }
+}
+
+#[tokio::test]
+async fn a_large_file_is_continued_after_its_pull_was_interrupted_within_the_stream() {
+    let (source, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (programs, content) = (tempfile::tempdir().unwrap(), large_content());
+    std::fs::write(source.path().join("large"), &content).unwrap();
+    let pull = || {
+        let from = (source.path(), Some("large"));
+        request(Direction::Pull, target.path(), from, Options::default())
+    };
+    let local = Arc::new(Local::open(source.path()).unwrap());
+    let tar = "$real \"$@\" | head -c 10485760; exec sleep 60";
+    let shell = LocalShell::with_tar(programs.path(), tar);
+    let server = Server::new(local.clone(), Some(shell));
+    let has_begun = || {
+        let mut entries = std::fs::read_dir(target.path()).unwrap().map(Result::unwrap);
+        entries.any(|entry| entry.metadata().unwrap().len() > 9 << 20)
+    };
+    let begun = async {
+        while !has_begun() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        copied = run(pull(), &server) => panic!("{copied:?}"),
+        () = begun => {}
+    }
+    let copied = run_well(pull(), &Server::new(local, Some(LocalShell::plain()))).await;
+    assert!(copied.outcome.counts.bytes_resumed > 8 << 20, "{copied:#?}");
+    assert!(std::fs::read(target.path().join("large")).unwrap() == content);
+    assert_eq!(std::fs::read_dir(target.path()).unwrap().count(), 1);
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use transfer::tar::stage;
 use transfer::{Fault, Options, Owners, Xattrs};
 
 use super::super::shell::LocalShell;
-use super::{CHANGED, Server, answers, request, run, run_well, stopped_at, tree};
+use super::{CHANGED, Server, answers, large_content, request, run, run_well, stopped_at, tree};
 
 fn name() -> Name {
     Name::new(b"tree").unwrap()
@@ -192,6 +192,47 @@ async fn nothing_is_deleted_in_another_source_if_a_stage_is_not_whole() {
     let copied = run(request, &Server::new(faulty, shell)).await.unwrap();
     assert!(remote.exists("second/surplus"));
     assert_eq!(copied.outcome.deletions_withheld, 1, "{copied:#?}");
+}
+
+/// As an interruption while the rest of the file is sent over SFTP.
+#[tokio::test]
+async fn a_large_file_is_continued_after_its_stream_and_its_completion_have_ended() {
+    let (source, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (programs, content) = (tempfile::tempdir().unwrap(), large_content());
+    std::fs::write(source.path().join("large"), &content).unwrap();
+    let remote = Arc::new(FaultyRemote::new(Arc::new(Local::open(target.path()).unwrap())));
+    remote.set_write_verifier("a run of this machine");
+    let push = || {
+        let to = (target.path(), Some("large"));
+        request(Direction::Push, &source.path().join("large"), to, Options::default())
+    };
+    let shell = LocalShell::with_tar(programs.path(), "head -c 10485760 | $real \"$@\"");
+    let gate = remote.hold(Call::Write, 1);
+    stopped_at(push(), &Server::new(remote.clone(), Some(shell)), &gate).await;
+    gate.release();
+    let server = Server::new(remote, Some(LocalShell::plain()));
+    let copied = run_well(push(), &server).await;
+    assert!(copied.outcome.counts.bytes_resumed > 8 << 20, "{copied:#?}");
+    assert!(std::fs::read(target.path().join("large")).unwrap() == content);
+    assert_eq!(std::fs::read_dir(target.path()).unwrap().count(), 1);
+}
+
+/// What is left of a small file is not worth a check.
+#[tokio::test]
+async fn a_stage_that_is_a_file_does_not_stay() {
+    let source = tree();
+    let name = Name::new(b"one").unwrap();
+    let stage = stage(&name, &Options::default()).unwrap().to_string();
+    let remote = Arc::new(MemRemote::new());
+    remote.put_file(&stage, "cont");
+    let shell = answers(&format!("staged-gnu stage={}", stage.rsplit('-').next().unwrap()));
+    let file = source.path().join("tree/one");
+    let request = request(Direction::Push, &file, (Path::new(""), None), Options::default());
+    run_well(request, &Server::new(remote.clone(), shell)).await;
+    assert_eq!(
+        (remote.content("one"), remote.names("")),
+        (b"content".to_vec(), vec!["one".into()])
+    );
 }
 
 #[tokio::test]
