@@ -293,9 +293,10 @@ impl Streaming {
         }
         let naming = Naming { top: pull.name.clone(), to, is_directory };
         let (options, here) = (self.options.clone(), sink.clone());
-        let (reports_changes, torn_since) = (peer.greeting.reports_changes(), torn_since());
+        let reports_changes = peer.greeting.reports_changes();
+        let torn_since = torn_since(peer.greeting.clock_secs);
         let unpack = move |counters: &mut Counters, archive: stream::Archive| {
-            Unpacker::new(&here, &target, &naming, &options, counters).run(archive)
+            Unpacker::new(&here, &target, &naming, &options, counters, torn_since).run(archive)
         };
         let mut end = peer.receive((), self.counters(), unpack).await;
         let confirmed = Confirmed::by(end.why.is_none(), reports_changes, torn_since);

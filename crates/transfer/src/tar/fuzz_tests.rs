@@ -74,7 +74,8 @@ pub fn unpack(data: &[u8]) {
     let sink = Sink::open(&root).expect("the directory");
     let mut counters = Counters::new(Arc::new(Progress::default()), Arc::new(Silent));
     let target = RemotePath::root();
-    let _ = Unpacker::new(&sink, &target, &naming, &options, &mut counters).run(&archive[..]);
+    let unpacker = Unpacker::new(&sink, &target, &naming, &options, &mut counters, i64::MAX);
+    let _ = unpacker.run(&archive[..]);
     let mut names: Vec<_> = std::fs::read_dir(outside.path())
         .expect("the directory outside")
         .map(|entry| entry.expect("an entry").file_name())

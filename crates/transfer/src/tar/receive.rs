@@ -8,7 +8,7 @@
 //! until then it has the [`unconfirmed_mtime`].
 
 use std::io::{self, BufRead};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use base::{Attr, Errno, FileKind, RemotePath, Timestamp};
 
@@ -58,15 +58,18 @@ pub(super) fn here(doing: Doing) -> impl Fn(Errno) -> Broken {
     move |errno| Broken::Here(doing, errno)
 }
 
-/// A file changed this long before a stream started, or later, may have changed while tar read it
-/// without a visible difference: times have a resolution of a second, and two clocks are compared.
-const SAME_TIME: Duration = Duration::from_secs(2);
+/// A file changed this many seconds before a stream started, or later, may have changed while tar
+/// read it without a visible difference: times have a resolution of a second, and the clock that
+/// sets them may be a little behind the one that is read.
+const SAME_TIME_SECS: i64 = 2;
 
-/// The second from which on a file may have changed while a stream that starts now has read it.
-pub(super) fn torn_since() -> i64 {
-    let since = SystemTime::now().checked_sub(SAME_TIME).unwrap_or(UNIX_EPOCH);
-    let since = since.duration_since(UNIX_EPOCH).unwrap_or_default();
-    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+/// The second from which on a file may have changed while a stream that starts now has read it. The
+/// clock of the server, which sets the times of its files, may be behind this one; where it is not
+/// known, or ahead, this machine's is used.
+pub(super) fn torn_since(server_secs: Option<i64>) -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+    server_secs.map_or(now, |server| server.min(now)).saturating_sub(SAME_TIME_SECS)
 }
 
 /// What the end of the server's tar confirms of the files that it has sent.

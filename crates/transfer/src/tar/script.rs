@@ -5,7 +5,7 @@
 //!
 //! | word | answer |
 //! |---|---|
-//! | `hello` | `sshoal-1 STATE [zstd] [gzip] [sftp] [dir] [big] [stage=NUMBER]`; `STATE` is the kind of tar, or why there is no copy; the source is a directory, or a large file; the stage of another run |
+//! | `hello` | `sshoal-1 STATE [zstd] [gzip] [sftp] [dir] [big] [stage=NUMBER] [clock=SECONDS]`; `STATE` is the kind of tar, or why there is no copy; the source is a directory, or a large file; the stage of another run; the server's time, of a pull |
 //! | `list` | the existing tree, as `listing` describes it; nothing if there is none |
 //! | `rate` | [`RATE_BYTES`] that cannot be compressed |
 //! | `big` | the number of large files: `0`, or more |
@@ -162,6 +162,7 @@ fn create(directory: &[u8], name: &[u8], options: &Options, what: &str) -> Optio
         "look; [ $k ] || k=$t; [ -e \"$n\" ] || [ -h \"$n\" ] || k=absent; l=; \
          if [ -h \"$n\" ]; then :; elif [ -d \"$n\" ]; then z=\"$z dir\"; \
          elif [ \"$(find \"$n\" -type f -size +{BIG_BLOCKS} 2>/dev/null)\" ]; then z=\"$z big\"; fi; \
+         z=\"$z clock=$(date +%s 2>/dev/null)\"; \
          case $k in gnu) l=\"--no-unquote {LITERAL}\"; set -- {};; *) set -- {};; esac; \
          while IFS= read -r v; do case $v in \
          hello) echo \"{GREETING}$k$z\";; \
@@ -208,7 +209,6 @@ pub(super) fn push(
         true => ("mkdir -- \"$s\" && i=$(ls -di -- \"$s\");", "5<\"$s\""),
         false => ("", ""),
     };
-    let list = list_word(options);
     let partials = match making.stage {
         true => String::new(),
         false => format!(
@@ -216,6 +216,7 @@ pub(super) fn push(
             "?".repeat(temporary::DIGITS)
         ),
     };
+    let list = list_word(options);
     let _ = write!(
         script,
         "s=$3; i=; x=; if [ $k ]; then :; elif [ -e \"$n\" ] || [ -h \"$n\" ]; then k=there; \
@@ -357,6 +358,8 @@ pub(super) struct Greeting {
     pub is_big: bool,
     /// The number of an existing stage: 12 hexadecimal digits.
     pub stage: Option<String>,
+    /// The time at the server, in seconds since 1970.
+    pub clock_secs: Option<i64>,
 }
 
 /// What the server has found.
@@ -415,6 +418,8 @@ impl Greeting {
         let is_number = |it: &&str| it.len() == 12 && it.bytes().all(|it| it.is_ascii_hexdigit());
         let stage = words.iter().find_map(|word| word.strip_prefix("stage=").filter(is_number));
         let stage = stage.map(str::to_owned);
-        Some(Greeting { state, methods, has_sftp, is_directory, is_big, stage })
+        let clock = words.iter().find_map(|word| word.strip_prefix("clock="));
+        let clock_secs = clock.and_then(|clock| clock.parse().ok());
+        Some(Greeting { state, methods, has_sftp, is_directory, is_big, stage, clock_secs })
     }
 }

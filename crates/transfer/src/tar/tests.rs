@@ -588,7 +588,7 @@ fn the_names_of_a_broken_archive_are_synced() {
         let naming = Naming { top, to: path("tree"), is_directory: None };
         let mut counters = Counters::new(Arc::default(), Arc::new(Silent));
         let target = path("to");
-        let unpacker = Unpacker::new(&sink, &target, &naming, &options, &mut counters);
+        let unpacker = Unpacker::new(&sink, &target, &naming, &options, &mut counters, i64::MAX);
         assert!(unpacker.run(&archive[..512]).is_err());
         assert!(dir.path().join("to/tree").is_dir());
         assert_eq!(*sink.synced.lock(), synced);

@@ -20,7 +20,7 @@ use crate::xattr;
 use super::counters::Counters;
 use super::member::{Kind, Member};
 use super::reader::Reader;
-use super::receive::{Broken, Receiver, attr, here, torn_since};
+use super::receive::{Broken, Receiver, attr, here};
 
 /// What is behind an archive's end: zeros up to a whole record, of 10 KiB with all known tars.
 const TRAILER_LIMIT_BYTES: u64 = 1 << 20;
@@ -81,15 +81,17 @@ pub(super) struct Unpacker<'a> {
 }
 
 impl<'a> Unpacker<'a> {
+    /// `torn_since`: see [`torn_since`](super::receive::torn_since).
     pub(super) fn new(
         sink: &'a Sink,
         target: &'a RemotePath,
         naming: &'a Naming,
         options: &'a Options,
         counters: &'a mut Counters,
+        torn_since: i64,
     ) -> Unpacker<'a> {
         let progress = counters.progress();
-        let (open, kept_bytes, torn_since) = (Vec::new(), 0, torn_since());
+        let (open, kept_bytes) = (Vec::new(), 0);
         Unpacker {
             sink,
             target,

@@ -18,7 +18,7 @@ use crate::sink::{Finished, Sink};
 use crate::step::{Action, Step, Why};
 use crate::tar::member::{Kind, Member};
 use crate::tar::reader::Reader;
-use crate::tar::receive::{Broken, Received, Receiver, attr, torn_since};
+use crate::tar::receive::{Broken, Received, Receiver, attr};
 use crate::tar::unpack::pass_trailer;
 use crate::xattr;
 
@@ -94,14 +94,15 @@ pub(super) struct Placer {
     /// If hard links are preserved: the names copied in this stream, by their path at the source,
     /// and whether they are unconfirmed.
     firsts: HashMap<RemotePath, (RemotePath, bool)>,
-    pub(super) torn_since: i64,
+    /// See [`torn_since`](crate::tar::receive::torn_since).
+    torn_since: i64,
 }
 
 impl Placer {
-    pub(super) fn new(core: Arc<Core>, pending: Arc<Pending>) -> Placer {
+    pub(super) fn new(core: Arc<Core>, pending: Arc<Pending>, torn_since: i64) -> Placer {
         let options = Options { no_partial: true, ..core.job.options.clone() };
         let (copied, left, firsts) = (Vec::new(), Vec::new(), HashMap::new());
-        Placer { core, options, pending, copied, left, firsts, torn_since: torn_since() }
+        Placer { core, options, pending, copied, left, firsts, torn_since }
     }
 
     /// Unpacks the archive.

@@ -15,7 +15,7 @@ use crate::run::Core;
 use crate::shell::plain_path;
 use crate::step::{Action, Step};
 use crate::tar::peer::Peer;
-use crate::tar::receive::Confirmed;
+use crate::tar::receive::{Confirmed, torn_since};
 use crate::tar::stream::End;
 use crate::tar::{Declined, LONG_ROUND_TRIP, Use, name_or_all, script};
 use crate::task::AbortOnDrop;
@@ -297,10 +297,11 @@ async fn pull_files(
 ) -> StreamEnd {
     let stdin = std::mem::replace(&mut peer.running.stdin, Box::new(tokio::io::sink()));
     let feeding = AbortOnDrop(tokio::spawn(feed(stdin, names)));
-    let placer = Placer::new(core, pending);
+    let torn_since = torn_since(peer.greeting.clock_secs);
+    let placer = Placer::new(core, pending, torn_since);
     let reports_changes = peer.greeting.reports_changes();
     let End { done, why, messages, .. } = peer.receive(feeding, placer, Placer::unpack).await;
-    let Placer { copied, left, torn_since, .. } = done;
+    let Placer { copied, left, .. } = done;
     let confirmed = Confirmed::by(why.is_none(), reports_changes, torn_since);
     let entries = copied.iter().filter(|one| one.end.is_ok()).count() as u64;
     StreamEnd { entries, copied, left, why, confirmed, messages: Messages::parse(&messages) }
