@@ -568,6 +568,27 @@ fn only_extended_attributes_that_are_wanted_are_kept() {
     assert!(ends_with(&extension(b'x', &many), Xattrs::Users).is_err());
 }
 
+/// Otherwise a server could make each of them take memory.
+#[test]
+fn a_further_member_of_a_directory_takes_the_place_of_the_one_before() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let member = |perm| {
+        let path = b"tree/".to_vec();
+        (Member { path, kind: Kind::Directory, perm, ..Member::default() }, Vec::new())
+    };
+    let archive = archive(&[member(0o755), member(0o700)]);
+    let sink = Sink::open(dir.path()).unwrap();
+    let options = Options::default();
+    let naming = Naming { top: None, to: path(""), is_directory: None };
+    let mut counters = Counters::new(Arc::default(), Arc::new(Silent));
+    let target = path("");
+    let unpacker = Unpacker::new(&sink, &target, &naming, &options, &mut counters, i64::MAX);
+    unpacker.run(&archive[..]).unwrap();
+    let mode = dir.path().join("tree").metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+}
+
 /// A run that copies the rest finds these directories there.
 #[test]
 fn the_names_of_a_broken_archive_are_synced() {

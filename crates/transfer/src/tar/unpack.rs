@@ -227,6 +227,10 @@ impl<'a> Unpacker<'a> {
         self.counters.done(name, FileKind::Directory, 0, &Action::MakeDir);
         let mut finish = self.receiver().finish(&mut member);
         let bytes = xattr::bytes(&finish.xattrs);
+        // A further member of the same directory takes the place of the one before, as with tar.
+        if let Some((_, before)) = self.open.pop_if(|(open, _)| open == name) {
+            self.kept_bytes -= xattr::bytes(&before.xattrs);
+        }
         let is_kept = self.kept_bytes + bytes <= xattr::KEPT_LIMIT_BYTES;
         if is_kept {
             self.kept_bytes += bytes;
