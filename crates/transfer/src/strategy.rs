@@ -48,7 +48,7 @@ use crate::job::{JobError, check_names};
 use crate::options::Options;
 use crate::outcome::Outcome;
 use crate::shell::{Running, Shell};
-use crate::tar::{Compress, Streaming, Unable};
+use crate::tar::{Compress, Method, PUSH_METHOD, Streaming, Unable};
 use context::Context;
 use operand::{LocalOperand, RemoteOperand};
 use results::Results;
@@ -219,6 +219,9 @@ pub enum CopyError {
     /// The user wants streams only, and there is none.
     #[error("--engine tar: {0}\n  leave --engine out, and what can is used")]
     NoStream(String),
+    /// The user wants a compression that a push does not have.
+    #[error("--compress {}: a push is compressed by gzip only", .0.name())]
+    PushMethod(Method),
     /// A source, the target, or a name at the target cannot be used.
     #[error("{what}: {why}")]
     Failed {
@@ -248,8 +251,9 @@ impl CopyRequest {
     /// Checks what is known before anything is connected.
     ///
     /// # Errors
-    /// [`CopyError::NoStream`] where [`Engine::Tar`] cannot do what the options ask for, and
-    /// [`CopyError::Job`] where two sources have one name at the target.
+    /// [`CopyError::NoStream`] where [`Engine::Tar`] cannot do what the options ask for,
+    /// [`CopyError::PushMethod`], and [`CopyError::Job`] where two sources have one name at the
+    /// target.
     pub fn check(&self) -> Result<(), CopyError> {
         // For all sources together: a stream copies one source without the others.
         let to: Vec<_> = match self.direction {
@@ -257,6 +261,11 @@ impl CopyRequest {
             Direction::Push => self.local.iter().map(LocalOperand::relative).collect(),
         };
         check_names(&to).map_err(CopyError::Job)?;
+        if let (Direction::Push, Compress::Always(method)) = (self.direction, self.compress)
+            && method != PUSH_METHOD
+        {
+            return Err(CopyError::PushMethod(method));
+        }
         match (self.engine, Streaming::unsuited(&self.options, false, false)) {
             (Engine::Tar, Some(option)) => {
                 Err(CopyError::NoStream(format!("it cannot do {option}")))

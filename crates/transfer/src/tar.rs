@@ -80,6 +80,9 @@ use unpack::{Naming, Unpacker};
 /// With a longer round trip OpenSSH's window of 2 MiB bounds one stream: 400 MB/s.
 pub const LONG_ROUND_TRIP: Duration = Duration::from_millis(5);
 
+/// The compression of a push: no other has a library that is fast enough.
+pub(crate) const PUSH_METHOD: Method = Method::Gzip;
+
 /// From this size on the beginning of a file is kept when a stream breaks. Sending less again is
 /// faster than checking it.
 const LASTING_BYTES: u64 = 4 << 20;
@@ -370,8 +373,7 @@ impl Streaming {
         if self.only_if_fast && to.is_of_names() {
             peer.measure_round_trip().await?;
         }
-        // Here only one of them has a fast enough library to compress.
-        peer.greeting.methods.retain(|method| !to.is_outward() || *method == Method::Gzip);
+        peer.greeting.methods.retain(|method| !to.is_outward() || *method == PUSH_METHOD);
         peer.choose_method(self.compress, !to.is_outward()).await?;
         peer.begin().await?;
         Ok(peer)

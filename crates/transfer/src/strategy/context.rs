@@ -25,7 +25,9 @@ use crate::run::Run;
 use crate::shell::Shell;
 use crate::tar::by_name::StreamsByName;
 use crate::tar::listing::{self, Listing, SftpLogin};
-use crate::tar::{ANSWER_LIMIT, Declined, LOGIN_LIMIT, ReusableLogin, Stage, Streamed, Streaming};
+use crate::tar::{
+    ANSWER_LIMIT, Compress, Declined, LOGIN_LIMIT, ReusableLogin, Stage, Streamed, Streaming,
+};
 use crate::unseen::{ShellFind, Unseen};
 
 /// Hint for a local target whose parent directory does not exist.
@@ -288,6 +290,12 @@ impl Context {
         streamed: Streamed,
         results: &mut Results,
     ) -> Result<Remains, CopyError> {
+        if let Streamed::Whole(done) | Streamed::Partly(done) = &streamed
+            && let (Compress::Always(method), None) = (self.request.compress, done.method)
+        {
+            results
+                .note(format!("the stream is not compressed: the server has no {}", method.name()));
+        }
         Ok(match streamed {
             Streamed::Whole(done) => {
                 results.note_stream(done, true);
@@ -418,6 +426,8 @@ impl Context {
         results: &mut Results,
     ) -> Result<Outcome, Halt> {
         let is_local = self.request.remote.iter().all(|operand| operand.gateways.is_empty());
+        // What is deleted in a stage is not the user's.
+        job.options.withhold_deletions = !job.options.is_stage && results.has_problems();
         engine::check(&job, &by_name).map_err(|error| self.wrong_job(error))?;
         if self.request.engine == Engine::Tar
             && let Ok(called) = self.unless_stopped(by_name.call()).await
@@ -426,8 +436,6 @@ impl Context {
         }
         let events: Arc<dyn Events> = match &shown {
             Some((from, to)) => {
-        // What is deleted in a stage is not the user's.
-        job.options.withhold_deletions = !job.options.is_stage && results.has_problems();
                 let (from, to) = (from.clone(), to.clone());
                 Arc::new(Renamed { display: self.display.clone(), from, to })
             }

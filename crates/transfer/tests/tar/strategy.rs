@@ -22,7 +22,7 @@ use transfer::strategy::{
     ConnectError, Connection, Connector, Copied, CopyError, CopyRequest, Direction, Display,
     Engine, Logins, copy,
 };
-use transfer::tar::Compress;
+use transfer::tar::{Compress, Method};
 use transfer::{Entry, Events, JobError, Options, Progress, Running, Shell, Stop};
 
 use super::shell::LocalShell;
@@ -309,6 +309,28 @@ async fn a_large_file_is_continued_after_its_pull_was_interrupted_within_the_str
     assert!(copied.outcome.counts.bytes_resumed > 8 << 20, "{copied:#?}");
     assert!(std::fs::read(target.path().join("large")).unwrap() == content);
     assert_eq!(std::fs::read_dir(target.path()).unwrap().count(), 1);
+}
+
+#[tokio::test]
+async fn a_compression_that_a_copy_does_not_have_is_reported() {
+    let source = tree();
+    let to = (Path::new(""), None);
+    let mut push = request(Direction::Push, &source.path().join("tree"), to, Options::default());
+    push.compress = Compress::Always(Method::Zstd);
+    let server = Server::new(Arc::new(MemRemote::new()), Some(LocalShell::plain()));
+    let refused = run(push, &server).await.unwrap_err();
+    assert_eq!(refused, CopyError::PushMethod(Method::Zstd));
+
+    let target = tempfile::tempdir().unwrap();
+    let tar = format!("exec tar -C {} -cf - ./tree", source.path().display());
+    let script = format!("read -r hello; echo 'sshoal-1 gnu dir'; read -r go; {tar}");
+    let local = Arc::new(Local::open(source.path()).unwrap());
+    let server = Server::new(local, Some(LocalShell::instead(&script)));
+    let from = (source.path(), Some("tree"));
+    let mut pull = request(Direction::Pull, target.path(), from, Options::default());
+    pull.compress = Compress::Always(Method::Zstd);
+    let copied = run_well(pull, &server).await;
+    assert_eq!(copied.notes, ["the stream is not compressed: the server has no zstd"]);
 }
 
 #[tokio::test]
