@@ -44,7 +44,7 @@ const PAIRS_BY_DIGEST: usize = 512;
 const TOGETHER: usize = 64;
 
 /// Bound on the bytes of the entries of one directory, since a listing is held whole. Enough for
-/// some five million names of common length.
+/// some 2.8 million names of common length.
 const LISTING_BYTES_MAX: usize = 512 << 20;
 
 /// A directory of a source and the one of the target that it becomes.

@@ -5,7 +5,7 @@
 //! more than [`EXTENSION_LIMIT`]; values of extended attributes may hold any byte, and are kept
 //! only where they are wanted; sparse files have the one form that current tars write (pax 1.0).
 //!
-//! Names are not checked here: see `ground`.
+//! Names are not checked here, but by `unpack` and `by_name`.
 
 use std::io::{self, BufRead, Read};
 
