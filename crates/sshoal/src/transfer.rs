@@ -7,7 +7,7 @@
 //! | [`arguments`] | the command line |
 //! | [`operand`] | remote sources and targets, parsed |
 //! | [`connections`], [`shell`] | connections and commands at the servers, by ssh |
-//! | [`show`] | what is shown: entries, progress, summary |
+//! | [`show`], [`printer`] | what is shown: entries, progress, summary; standard output |
 //!
 //! Exit codes: 0 everything was copied, [`EXIT_PARTIAL`], [`EXIT_USAGE`], [`EXIT_BROKEN`],
 //! [`EXIT_INTERRUPTED`], [`EXIT_CLOSED`].
@@ -15,6 +15,7 @@
 pub mod arguments;
 mod connections;
 pub mod operand;
+mod printer;
 pub mod shell;
 mod show;
 
@@ -236,14 +237,13 @@ async fn copy(request: CopyRequest, connections: Connections, show: Arc<Show>) -
         let (stopping, show) = (stopping.clone(), show.clone());
         async move {
             show.closed().await;
+            show.end();
             stopping.send_replace(true);
         }
     });
     let interrupts = tokio::spawn(interrupts(stopping, show.clone()));
     let drawing = show.clone().draw();
     let copied = strategy::copy(request, Arc::new(connections), show.clone(), stop).await;
-    interrupts.abort();
-    closed.abort();
     drop(drawing);
     let code = match copied {
         Ok(copied) => {
@@ -261,7 +261,12 @@ async fn copy(request: CopyRequest, connections: Connections, show: Arc<Show>) -
             EXIT_BROKEN
         }
     };
+    // A signal also ends the wait for a reader.
+    let is_printed = show.finish();
+    interrupts.abort();
+    closed.abort();
     match (show.unprinted(), code) {
+        (None, _) if !is_printed => EXIT_INTERRUPTED,
         (None, code) => code,
         (Some(io::ErrorKind::BrokenPipe), EXIT_OK | EXIT_INTERRUPTED) => EXIT_CLOSED,
         (Some(_), EXIT_OK) => EXIT_PARTIAL,
@@ -277,6 +282,7 @@ async fn interrupts(stopping: watch::Sender<bool>, show: Arc<Show>) {
     };
     loop {
         signals.next().await;
+        show.end();
         if stopping.send_replace(true) {
             show.clear();
             // Files that are not whole have temporary names.

@@ -12,11 +12,11 @@ use base::Mutex;
 use cli::Problem;
 use indicatif::ProgressBar;
 use serde_json::{Value, json};
-use tokio::sync::watch;
 use transfer::strategy::{Copied, CopyError, Direction, Display};
 use transfer::{Action, Entry, Events, Outcome, Progress, Skip, Stop, Why};
 
 use super::arguments::Arguments;
+use super::printer::Printer;
 use crate::progress::{self, Frame};
 use crate::quantity;
 
@@ -36,8 +36,7 @@ pub struct Show {
     began: Instant,
     watched: Mutex<Vec<Arc<Progress>>>,
     bar: ProgressBar,
-    /// Why nothing more is printed to standard output.
-    unprinted: watch::Sender<Option<io::ErrorKind>>,
+    printer: Printer,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,29 +75,47 @@ impl Show {
         };
         let has_terminal = io::stderr().is_terminal();
         let is_wanted = mode == Mode::Usual && has_terminal && !arguments.debug;
+        let has_bar = is_wanted || arguments.progress || arguments.partial_progress;
+        let bar = ProgressBar::hidden();
+        // While the bar is suspended, nothing can draw it.
+        let suspended = (has_bar && io::stdout().is_terminal()).then(|| bar.clone());
+        let printer = Printer::new(move |text| match &suspended {
+            Some(bar) => bar.suspend(|| write(text)),
+            None => write(text),
+        });
         Show {
             mode,
-            has_bar: is_wanted || arguments.progress || arguments.partial_progress,
+            has_bar,
             has_stats: arguments.stats,
             maps_owners: arguments.maps_owners(),
             dry_run: arguments.dry_run,
             began: Instant::now(),
             watched: Mutex::default(),
-            bar: ProgressBar::hidden(),
-            unprinted: watch::Sender::new(None),
+            bar,
+            printer,
         }
     }
 
     /// Returns when the reader of standard output has closed it (`| head`).
     pub async fn closed(&self) {
-        let mut unprinted = self.unprinted.subscribe();
+        let mut unprinted = self.printer.failed().subscribe();
         // The sender is in `self`.
         let _ = unprinted.wait_for(|why| *why == Some(io::ErrorKind::BrokenPipe)).await;
     }
 
     /// Why standard output is not complete, if it is not.
     pub fn unprinted(&self) -> Option<io::ErrorKind> {
-        *self.unprinted.borrow()
+        *self.printer.failed().borrow()
+    }
+
+    /// The copy is to end: it no longer waits for the reader of standard output.
+    pub fn end(&self) {
+        self.printer.end();
+    }
+
+    /// Waits until everything is printed; false if the reader takes no more and the copy is to end.
+    pub fn finish(&self) -> bool {
+        self.printer.finish()
     }
 
     /// Draws the bar until the result is dropped. Must be called within a runtime.
@@ -153,6 +170,8 @@ impl Show {
     /// Prints the end of a copy that has started.
     pub fn summary(&self, direction: Direction, copied: &Copied) {
         let outcome = &copied.outcome;
+        // The entries come before the problems, if both go to one place.
+        self.printer.finish();
         match self.mode {
             Mode::Json => self.print_json(&summary_json(direction, copied)),
             Mode::Quiet => self.problems(outcome),
@@ -226,21 +245,21 @@ impl Show {
 
     /// Prints to standard output, until that fails once.
     fn print(&self, text: &str) {
-        if self.unprinted().is_some() {
-            return;
-        }
-        let printed = self.bar.suspend(|| {
-            let mut stdout = io::stdout().lock();
-            stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush())
-        });
-        if let Err(error) = printed
-            && self.unprinted.send_replace(Some(error.kind())).is_none()
-            && error.kind() != io::ErrorKind::BrokenPipe
-        {
-            let problem = Problem::new("standard output", format!("cannot be written: {error}"));
-            eprintln!("sshoal: {problem}");
-        }
+        self.printer.print(text);
     }
+}
+
+/// Writes to standard output, and reports an error that is not the reader's end.
+fn write(text: &[u8]) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(text).and_then(|()| stdout.flush());
+    if let Err(error) = &written
+        && error.kind() != io::ErrorKind::BrokenPipe
+    {
+        let problem = Problem::new("standard output", format!("cannot be written: {error}"));
+        eprintln!("sshoal: {problem}");
+    }
+    written
 }
 
 impl Display for Show {

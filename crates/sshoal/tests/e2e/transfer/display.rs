@@ -6,10 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Stdio;
 
+use rustix::process::Signal;
 use sandbox::sshd::Options;
 
 use super::{ENGINES, command, ends, far};
-use crate::process::{Ended, run};
+use crate::process::{Ended, LIMIT, Process, eventually, run};
 use crate::world::World;
 
 /// Names that a terminal obeys, or shows as another name.
@@ -152,6 +153,24 @@ fn output_that_cannot_be_written_is_no_success() {
         assert_eq!(ended.status.code(), Some(141), "{words:?}");
         assert_eq!(String::from_utf8_lossy(&ended.stderr), "", "{words:?}");
     }
+}
+
+/// As a pager that is not scrolled.
+#[test]
+fn a_reader_that_has_stopped_does_not_delay_the_end_of_a_copy() {
+    let world = World::new();
+    let source = world.served("source");
+    fs::create_dir(&source).unwrap();
+    for number in 0..5000 {
+        fs::write(source.join(format!("{number:0>240}")), "").unwrap();
+    }
+    let (from, near) = (format!("local:{}/", source.display()), world.local("near"));
+    let (reader, writer) = std::io::pipe().unwrap();
+    let mut pull = command(&world, "pull", &[&from, near.to_str().unwrap(), "--json"]);
+    let mut pull = Process::spawn(pull.stdout(writer).stderr(Stdio::null()));
+    eventually(LIMIT, "a full pipe", || rustix::io::ioctl_fionread(&reader).unwrap() >= 1 << 15);
+    pull.signal(Signal::TERM);
+    assert_eq!(pull.wait(LIMIT).code(), Some(130));
 }
 
 #[test]
