@@ -242,7 +242,9 @@ async fn remove_second_name(tree: &Tree, holder: &Holder, from: &RemotePath) -> 
     let branch = tree.branch(holder.slot);
     let at = branch.subpath(from);
     let removed = match branch.call(branch.remote.lstat(&at)).await {
-        Ok(attr) if may_be_one(&holder.attr, &attr) => branch.call(branch.remote.unlink(&at)).await,
+        Ok(attr) if may_be_one(&holder.attr, &branch.translated(attr)) => {
+            branch.call(branch.remote.unlink(&at)).await
+        }
         seen => seen.map(drop),
     };
     match removed {

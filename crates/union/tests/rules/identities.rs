@@ -1,18 +1,10 @@
 //! Identities of files: those of the branches, which never meet.
 
 use base::{Access, Attr, DirEntry, OpenFlags, Remote};
-use testkit::mem::Options;
-use testkit::tree::Limits;
-use testkit::{MemRemote, path};
+use testkit::path;
 use union::{Policies, Presence};
 
 use crate::kit::{Built, Source, place};
-
-/// A source that tells files apart, or one that does not.
-fn source(shows_inodes: bool) -> Source {
-    let limits = Limits { shows_inodes, ..Limits::default() };
-    Source::of(MemRemote::with(Options { limits, ..Options::default() }))
-}
 
 async fn listed(built: &Built, at: &str) -> Vec<DirEntry> {
     let dh = built.union.opendir(&path(at)).await.unwrap();
@@ -30,7 +22,11 @@ async fn shown(built: &Built, at: &str) -> Attr {
 
 #[tokio::test]
 async fn files_of_equal_numbers_on_two_branches_are_different() {
-    let built = Built::of(vec![source(true), source(true)], Policies::default(), |_, _| {});
+    let built = Built::of(
+        vec![Source::identifying(true), Source::identifying(true)],
+        Policies::default(),
+        |_, _| {},
+    );
     built.mem(0).put_file("a", "content");
     built.mem(1).put_file("b", "content");
     let native = [built.mem(0).attr("a"), built.mem(1).attr("b")].map(|attr| attr.id().unwrap());
@@ -47,14 +43,22 @@ async fn files_of_equal_numbers_on_two_branches_are_different() {
     assert_eq!(built.union.fstat(opened.fh).await.unwrap().id(), b.id());
     built.union.close(opened.fh);
     // And in another union of these sources.
-    let again = Built::of(vec![source(true), source(true)], Policies::default(), |_, _| {});
+    let again = Built::of(
+        vec![Source::identifying(true), Source::identifying(true)],
+        Policies::default(),
+        |_, _| {},
+    );
     again.mem(1).put_file("b", "content");
     assert_eq!(shown(&again, "b").await.id(), b.id());
 }
 
 #[tokio::test]
 async fn links_within_a_branch_are_one_file() {
-    let built = Built::of(vec![source(true), source(true)], Policies::default(), |_, _| {});
+    let built = Built::of(
+        vec![Source::identifying(true), Source::identifying(true)],
+        Policies::default(),
+        |_, _| {},
+    );
     built.mem(1).put_file("a", "content");
     built.union.link(&path("a"), &path("b")).await.unwrap();
     let (a, b) = (shown(&built, "a").await, shown(&built, "b").await);
@@ -69,7 +73,7 @@ async fn a_merged_directory_is_the_same_while_branches_come_and_go() {
             branch.place = place("P");
         }
     };
-    let sources = (0..3).map(|_| source(true)).collect();
+    let sources = (0..3).map(|_| Source::identifying(true)).collect();
     let built = Built::of(sources, Policies::default(), optional);
     for number in 0..3 {
         built.mem(number).put_dir("both");
@@ -92,7 +96,11 @@ async fn a_directory_that_cannot_be_merged_has_the_identity_of_its_branch() {
     let places = |number: usize, branch: &mut union::Branch| {
         branch.place = place(&format!("P{number}"));
     };
-    let built = Built::of(vec![source(true), source(true)], Policies::default(), places);
+    let built = Built::of(
+        vec![Source::identifying(true), Source::identifying(true)],
+        Policies::default(),
+        places,
+    );
     (0..2).for_each(|number| built.mem(number).put_dir("d"));
     let (one, other) = (shown(&built, "P0/d").await, shown(&built, "P1/d").await);
     assert_eq!(one.is_same_file(&other), Some(false));
@@ -103,7 +111,11 @@ async fn a_directory_that_cannot_be_merged_has_the_identity_of_its_branch() {
 
 #[tokio::test]
 async fn a_branch_without_identities_has_none_beside_one_that_has() {
-    let built = Built::of(vec![source(false), source(true)], Policies::default(), |_, _| {});
+    let built = Built::of(
+        vec![Source::identifying(false), Source::identifying(true)],
+        Policies::default(),
+        |_, _| {},
+    );
     built.mem(0).put_file("a", "");
     built.mem(1).put_file("b", "");
     assert!(shown(&built, "a").await.inode.is_none());

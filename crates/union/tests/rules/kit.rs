@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use base::{Access, Create, Errno, Name, OpenFlags, Remote, Result};
+use testkit::mem::Options;
+use testkit::tree::Limits;
 use testkit::{FaultyRemote, MemRemote, path};
 use union::{ActionPolicy, Branch, CreatePolicy, Mode, Policies, Presence, Union};
 
@@ -25,6 +27,12 @@ impl Source {
         let mem = Arc::new(mem);
         let link = Arc::new(Through::new(FaultyRemote::new(mem.clone()), []));
         Source { mem, link }
+    }
+
+    /// One that tells files apart, or one that does not.
+    pub(crate) fn identifying(shows_inodes: bool) -> Source {
+        let limits = Limits { shows_inodes, ..Limits::default() };
+        Source::of(MemRemote::with(Options { limits, ..Options::default() }))
     }
 
     pub(crate) fn faults(&self) -> &FaultyRemote<MemRemote> {

@@ -4,7 +4,7 @@ use base::{Errno, Remote, RenameMode, Result};
 use testkit::{Call, path};
 use union::{Mode, Policies};
 
-use crate::kit::{ABSENT, Built, all};
+use crate::kit::{ABSENT, Built, Source, all};
 
 async fn rename(built: &Built, from: &str, to: &str) -> Result<()> {
     built.union.rename(&path(from), &path(to), RenameMode::Replace).await
@@ -134,14 +134,17 @@ async fn a_failure_in_the_middle_is_taken_back() {
 
 #[tokio::test]
 async fn two_names_of_a_hidden_file_both_go() {
-    let built = Built::with(2, all(), |_, _| {});
-    for number in 0..2 {
-        built.mem(number).put_file("a", number.to_string());
+    for shows_inodes in [false, true] {
+        let sources = (0..2).map(|_| Source::identifying(shows_inodes)).collect();
+        let built = Built::of(sources, all(), |_, _| {});
+        for number in 0..2 {
+            built.mem(number).put_file("a", number.to_string());
+        }
+        built.mem(1).edit(|tree| tree.link(&path("a"), &path("b"))).unwrap();
+        rename(&built, "a", "b").await.unwrap();
+        assert_eq!(built.names("").await.unwrap(), ["b"]);
+        assert_eq!(built.get("b").await.unwrap(), b"0");
     }
-    built.mem(1).edit(|tree| tree.link(&path("a"), &path("b"))).unwrap();
-    rename(&built, "a", "b").await.unwrap();
-    assert_eq!(built.names("").await.unwrap(), ["b"]);
-    assert_eq!(built.get("b").await.unwrap(), b"0");
 }
 
 /// After the rename, the old name may be that of a file which another client has just created.
