@@ -26,21 +26,6 @@ use crate::{attr, chunk_request, errno, pipelined};
 /// Longest target of a symbolic link, in bytes: Linux's `PATH_MAX` without the NUL.
 const MAX_TARGET_BYTES: usize = 4095;
 
-/// Reply for a server without STATVFS: 1000 GiB, all free, as in sshfs.
-const PLACEHOLDER_STATVFS: StatVfs = StatVfs {
-    block_size: 4096,
-    fragment_size: 4096,
-    blocks: 250 << 20,
-    blocks_free: 250 << 20,
-    blocks_available: 250 << 20,
-    files: 1_000_000_000,
-    files_free: 1_000_000_000,
-    files_available: 1_000_000_000,
-    fsid: 0,
-    name_max: 255,
-    flags: 0,
-};
-
 #[async_trait]
 impl Remote for Host {
     async fn lstat(&self, path: &RemotePath) -> Result<Attr> {
@@ -236,13 +221,13 @@ impl Remote for Host {
         let session = self.metadata().await?;
         let full = session.path(path)?;
         let statvfs = if session.offers(Extension::Statvfs) {
-            session.client.statvfs(&full).await.map(attr::statvfs)
+            session.client.statvfs(&full).await.map(|found| Ok(attr::statvfs(found)))
         } else {
             // Only if the path exists.
-            session.client.stat(&full).await.map(|_| PLACEHOLDER_STATVFS)
+            session.client.stat(&full).await.map(|_| Err(Errno::EOPNOTSUPP))
         };
         match statvfs {
-            Ok(statvfs) => Ok(statvfs),
+            Ok(result) => result,
             Err(error) => Err(Probe(&session).general(&error, path).await),
         }
     }

@@ -71,6 +71,7 @@ mod few_extensions {
     async fn fixture() -> Fixture {
         let refused = "statvfs,fstatvfs,hardlink,fsync,lsetstat,limits,expand-path,copy-data";
         let expectations = Expectations {
+            statvfs: false,
             hard_links: false,
             link_attributes: false,
             fsync: false,

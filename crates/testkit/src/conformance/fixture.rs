@@ -29,6 +29,8 @@ pub struct Expectations {
     pub link_attributes: bool,
     /// `opendir` follows a symbolic link, as SFTP's OPENDIR does; a check would cost a round trip.
     pub opendir_follows_links: bool,
+    /// The space of the file system is reported.
+    pub statvfs: bool,
     /// `statvfs` follows a symbolic link, as SFTP's does; a check is rarely worth a round trip.
     pub statvfs_follows_links: bool,
     /// `lstat` below a non-directory is `ENOTDIR`. SFTP reports it like `ENOENT`, and a check for
@@ -72,6 +74,7 @@ impl Default for Expectations {
             hard_links: true,
             link_attributes: true,
             opendir_follows_links: false,
+            statvfs: true,
             statvfs_follows_links: false,
             lstat_returns_enotdir: true,
             fsync: true,
