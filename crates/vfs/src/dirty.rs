@@ -13,8 +13,10 @@ pub(crate) struct Dirty {
     max_bytes: AtomicU32,
     bytes: AtomicU64,
     changes: AtomicU64,
-    /// Notified when there are fewer, and when the bound is changed.
+    /// Notified when there are fewer.
     decreased: Notify,
+    /// Notified when the bound is changed.
+    bounded: Notify,
 }
 
 impl Dirty {
@@ -23,7 +25,8 @@ impl Dirty {
         let room = Semaphore::new(max_bytes as usize);
         let (bytes, changes) = Default::default();
         let max_bytes = max_bytes.into();
-        Arc::new(Dirty { room, max_bytes, bytes, changes, decreased: Notify::new() })
+        let (decreased, bounded) = Default::default();
+        Arc::new(Dirty { room, max_bytes, bytes, changes, decreased, bounded })
     }
 
     /// Waits until there is room for `bytes`.
@@ -38,7 +41,7 @@ impl Dirty {
                     permit.into_iter().for_each(SemaphorePermit::forget);
                     break share;
                 }
-                () = until(&self.decreased, is_too_much) => {}
+                () = until(&self.bounded, is_too_much) => {}
             }
         };
         self.bytes.fetch_add(bytes.into(), Ordering::Relaxed);
@@ -54,7 +57,7 @@ impl Dirty {
     pub(crate) fn set_max_bytes(self: &Arc<Dirty>, max_bytes: u32) {
         let before = self.max_bytes.swap(max_bytes, Ordering::Relaxed);
         // A write that waits for more room than there will be.
-        self.decreased.notify_waiters();
+        self.bounded.notify_waiters();
         match max_bytes.checked_sub(before) {
             Some(0) => {}
             Some(more) => self.room.add_permits(more as usize),

@@ -71,7 +71,7 @@ impl Vfs {
             let path = self.path(parent)?.join(&name);
             let query = async { self.remote.lstat(&path).await.map(Answer::Current) };
             let stale = || Ok(self.stale_lookup(parent, &name)?.map(Answer::Stale));
-            let reply = match self.or_stale_at(Some(&path), query, stale).await {
+            let reply = match self.or_stale_at(|| Some(path.clone()), query, stale).await {
                 Ok(Answer::Stale(result)) => return Ok(result),
                 Ok(Answer::Current(attr)) => Ok(attr),
                 Err(error) => Err(error),

@@ -32,10 +32,16 @@ impl PendingCloses {
         PendingClose { number: self.pending.add(remote), all: self.clone() }
     }
 
-    /// Returns when those that have begun are answered, or their remote is unreachable.
+    /// Returns when all are answered whose remote is reachable, also those that begin meanwhile.
     pub(crate) async fn drained(&self) {
-        for number in self.pending.numbers() {
-            let Ok(remote) = self.pending.get(number) else { continue };
+        loop {
+            let pending = self.pending.numbers().into_iter();
+            let mut reachable =
+                pending.filter_map(|number| Some((number, self.pending.get(number).ok()?)));
+            let Some((number, remote)) = reachable.find(|(_, remote)| !remote.is_disconnected())
+            else {
+                return;
+            };
             let ended = || self.pending.get(number).is_err().then_some(());
             tokio::select! {
                 () = until(&self.less, ended) => {}

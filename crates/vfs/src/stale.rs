@@ -27,19 +27,22 @@ use crate::{Ino, Vfs};
 impl Shared {
     /// Whether cached data of any age is valid for `ino`.
     pub(crate) fn serves_stale(&self, ino: Ino) -> bool {
-        self.live(|it| it.serve_stale) && self.serves_stale_in(&self.tree(), ino)
+        self.may_serve_stale() && self.serves_stale_in(&self.tree(), ino)
     }
 
     /// Like [`Shared::serves_stale`], for a caller that has locked the tree.
     pub(crate) fn serves_stale_in(&self, tree: &Tree, ino: Ino) -> bool {
-        self.live(|it| it.serve_stale)
-            && self.remote.is_disconnected()
+        self.may_serve_stale()
             && tree.path(ino).is_none_or(|path| self.remote.is_disconnected_at(&path))
     }
 
     /// Like [`Shared::serves_stale`], for the entry at `path`.
     pub(crate) fn serves_stale_at(&self, path: &RemotePath) -> bool {
-        self.live(|it| it.serve_stale) && self.remote.is_disconnected_at(path)
+        self.may_serve_stale() && self.remote.is_disconnected_at(path)
+    }
+
+    fn may_serve_stale(&self) -> bool {
+        self.live(|it| it.serve_stale) && self.remote.is_disconnected()
     }
 
     /// The remote that has the open file.
@@ -55,17 +58,14 @@ impl Shared {
         call: impl Future<Output = Result<T>>,
         known: impl FnOnce() -> Result<Option<T>>,
     ) -> Result<T> {
-        if !self.live(|it| it.serve_stale) {
-            return call.await;
-        }
-        let path = self.tree().path(ino);
-        self.or_stale_at(path.as_ref(), call, known).await
+        self.or_stale_at(|| self.tree().path(ino), call, known).await
     }
 
-    /// Like [`Shared::or_stale`], for the entry at `path`; `None`: for an orphan.
+    /// Like [`Shared::or_stale`], for the entry at the path that `path` returns; `None`: for an
+    /// orphan.
     pub(crate) async fn or_stale_at<T>(
         &self,
-        path: Option<&RemotePath>,
+        path: impl FnOnce() -> Option<RemotePath>,
         call: impl Future<Output = Result<T>>,
         known: impl FnOnce() -> Result<Option<T>>,
     ) -> Result<T> {
@@ -73,9 +73,10 @@ impl Shared {
             return call.await;
         }
         let mut call = pin!(call);
+        // Polled only if the call waits.
         let disconnected = async {
-            match path {
-                Some(path) => self.remote.disconnected_at(path).await,
+            match path() {
+                Some(path) => self.remote.disconnected_at(&path).await,
                 None => self.remote.disconnected().await,
             }
         };
@@ -103,7 +104,7 @@ impl Vfs {
 
     /// The cached result for `name` in `parent`. Counts one lookup if it exists.
     pub(crate) fn stale_lookup(&self, parent: Ino, name: &Name) -> Result<Option<LookupResult>> {
-        if !self.live(|it| it.serve_stale) {
+        if !self.may_serve_stale() {
             return Ok(None);
         }
         let mut tree = self.tree();
