@@ -7,13 +7,17 @@ pub mod ending;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use base::{
     Access, Allocation, AttrChange, Data, Entry, Errno, FileKind, Ino, LockKind, LockRange,
-    LookupResult, Name, OnDrop, RemotePath, RenameMode, Result, Seek, SetXattr, Stat, StatVfs,
+    LookupResult, Mutex, Name, OnDrop, RemotePath, RenameMode, Result, Seek, SetXattr, Stat,
+    StatVfs,
 };
 use bytes::Bytes;
 use fuse::{Caller, Context, Create, DirSink, LockRequest, Open, SetTime};
@@ -256,10 +260,31 @@ impl EntrySink for Sink<'_> {
     }
 }
 
-/// Whether something may be mounted on a file of this name.
-fn is_mounted_on(name: &Name, mounts: &[mountinfo::Mount]) -> bool {
-    let names = mounts.iter().filter_map(|mount| mount.mountpoint.file_name());
-    names.into_iter().any(|place| place.as_encoded_bytes() == name.as_bytes())
+/// The names of mount points, each without its directory.
+#[derive(Default)]
+struct MountedNames {
+    names: HashSet<OsString>,
+    read_at: Option<Instant>,
+}
+
+impl MountedNames {
+    /// The table of mounts is read again after this time. A file on which something was mounted since
+    /// was used then, so it is not one of those that are evicted first.
+    const LIFETIME: Duration = Duration::from_secs(1);
+
+    /// Whether something may be mounted on a file of this name. `true` if that cannot be known.
+    fn contain(&mut self, name: &Name) -> bool {
+        if self.read_at.is_none_or(|at| at.elapsed() > MountedNames::LIFETIME) {
+            let Ok(mounts) = mountinfo::all() else { return true };
+            *self = MountedNames::of(&mounts);
+        }
+        self.names.contains(OsStr::from_bytes(name.as_bytes()))
+    }
+
+    fn of(mounts: &[mountinfo::Mount]) -> MountedNames {
+        let names = mounts.iter().filter_map(|mount| mount.mountpoint.file_name());
+        MountedNames { names: names.map(OsStr::to_owned).collect(), read_at: Some(Instant::now()) }
+    }
 }
 
 /// As the offset of an invalidation: drop attributes, but no pages.
@@ -273,6 +298,7 @@ struct Kernel {
     /// The kernel sends OPEN requests, so that open files are known to be in use.
     reports_opens: bool,
     maps_direct_files: bool,
+    mounted: Mutex<MountedNames>,
 }
 
 impl vfs::Invalidate for Kernel {
@@ -286,7 +312,9 @@ impl vfs::Invalidate for Kernel {
         // A directory in the root may be a working directory, or a mount point.
         let expire = |name: &Name| self.notifier.expire_entry(Ino::ROOT.0, name.as_bytes());
         let name = |all: bool, name: &Name| expire(name) && all;
-        if !self.notifier.expire_all_names() && !in_root.iter().fold(true, name) {
+        let all_sent = self.notifier.expire_all_names() || in_root.iter().fold(true, name);
+        // The listing of the root, which the kernel may have cached.
+        if !self.notifier.inval_inode(Ino::ROOT.0, 0, 0) || !all_sent {
             tracing::warn!("{DROPPED}");
         }
         self.notifier.inval_attributes(Ino::ROOT.0);
@@ -323,8 +351,8 @@ impl vfs::Invalidate for Kernel {
         let files = inodes.iter().filter(|inode| inode.kind != FileKind::Directory);
         // The kernel would end what is mounted on a file, in any mount namespace; those of others are
         // not known here.
-        let Ok(mounts) = mountinfo::all() else { return };
-        for file in files.filter(|file| !is_mounted_on(&file.name, &mounts)) {
+        let mut mounted = self.mounted.lock();
+        for file in files.filter(|file| !mounted.contain(&file.name)) {
             if !self.notifier.inval_entry(file.parent.0, file.name.as_bytes()) {
                 break;
             }
@@ -340,6 +368,7 @@ impl fuse::Filesystem for Adapter {
             reports_opens: self.no_open.is_none(),
             // Without OPEN requests, all reads fill the kernel's pages.
             maps_direct_files: started.negotiated.maps_direct_files() && self.no_open.is_none(),
+            mounted: Mutex::default(),
         }));
         if let Some(passthrough) = &started.passthrough {
             // INIT comes once.

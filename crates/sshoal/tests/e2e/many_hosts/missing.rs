@@ -66,11 +66,13 @@ fn an_immutable_tree_shows_an_optional_host_that_comes_later() {
     let sources = [hosts.source("alpha"), hosts.source("beta") + "=optional"];
     hosts.fleet.kill("beta");
     let mount = hosts.mount(&sources, &["-o", "consistency=immutable"]).with_errors();
-    assert_eq!(names(mount.at("d")), ["a"]);
+    hosts.put("beta", "root-b", "b");
+    assert_eq!((names(mount.at("")), names(mount.at("d"))), (vec!["d".into()], vec!["a".into()]));
     assert!(!mount.at("d/b").exists());
     hosts.fleet.restart("beta").unwrap();
     eventually(BACK, "beta is part of the tree", || mount.at("d/b").exists());
     assert_eq!(names(mount.at("d")), ["a", "b"]);
+    assert_eq!(names(mount.at("")), ["d", "root-b"]);
 }
 
 /// The path of the remote directory is known only when the host is connected.
