@@ -135,6 +135,18 @@ fn what_hangs_is_left_behind_and_soon_given_up() {
 }
 
 #[test]
+fn a_subject_that_hangs_now_and_then_is_not_given_up() {
+    let steps = ["one", "two", "three", "four"];
+    let mut scene = Scene::new(&["a"], &steps);
+    scene.act("a", "one", Act::Hang);
+    scene.act("a", "three", Act::Hang);
+    scene.deadline = Duration::from_secs(1);
+    let told = all_told(&scene.run(), "a", &steps);
+    let outcomes: Vec<&str> = told.iter().map(|it| it.1).collect();
+    assert_eq!(outcomes, ["timed out", "ok", "timed out", "ok"]);
+}
+
+#[test]
 fn what_does_not_start_is_given_up() {
     let mut scene = Scene::new(&["a", "b"], &["one", "two", "three"]);
     scene.rounds = 5;

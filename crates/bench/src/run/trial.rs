@@ -106,9 +106,12 @@ impl Trial<'_> {
             };
             progress.done(&outcome);
             state.stumbled = outcome.is_err();
-            if let Err(failure) = &outcome {
-                progress.failed(log.subject_name(self.subject), &measure.id, failure);
-                self.recover(failure, &mut state, log);
+            match &outcome {
+                Ok(_) => state.hangs = 0,
+                Err(failure) => {
+                    progress.failed(log.subject_name(self.subject), &measure.id, failure);
+                    self.recover(failure, &mut state, log);
+                }
             }
             log.enter(&measure, self.subject, self.round, outcome);
         }
