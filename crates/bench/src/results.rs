@@ -25,7 +25,7 @@ pub struct Results {
     pub started: String,
     /// How long it took.
     pub seconds: f64,
-    /// Why it ended early, if it did.
+    /// Why it ended early or measured nothing, if it did.
     pub partial: Option<String>,
     /// The machine, or both machines.
     pub environment: Environment,

@@ -44,7 +44,10 @@ pub fn run(
     for program in executor.left_behind() {
         log.note(format!("a program could not be ended, and may still disturb: {program}"));
     }
-    let partial = outcome.err().map(|failure| failure.to_string());
+    let partial = match outcome {
+        Err(failure) => Some(failure.to_string()),
+        Ok(()) => log.is_empty().then(|| "nothing was measured".to_owned()),
+    };
     log.so_far(&plan, partial)
 }
 

@@ -67,6 +67,11 @@ impl ResultLog {
         self.results.samples.push(sample);
     }
 
+    /// Whether there is no sample, not even a failure.
+    pub(super) fn is_empty(&self) -> bool {
+        self.results.samples.is_empty()
+    }
+
     /// Notes, once, what the reader of the figures has to know.
     pub(super) fn note(&mut self, text: String) {
         if !self.results.warnings.contains(&text) {

@@ -261,6 +261,7 @@ fn data_that_cannot_be_made_or_laid_out_leave_the_work_out() {
     let results = scene.run();
     assert_eq!(results.samples.len(), 0);
     assert_eq!(results.left_out[0].name, "fake");
+    assert_eq!(results.partial.as_deref(), Some("nothing was measured"));
     let mut scene = Scene::new(&["a", "b"], &["one"]);
     scene.refuse("storage of b", Refused::Put);
     let results = scene.run();

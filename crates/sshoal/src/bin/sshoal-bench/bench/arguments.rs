@@ -30,8 +30,8 @@ Examples:
   sshoal bench --repeat nas --scale 0.1         a published comparison, with a tenth of its data
   sshoal bench --compare r                      this run, against an earlier one
 
-Exit status: 0, or 1 if it could not run, 3 if wrong data were seen, sshoal failed or a comparison
-shows a regression, 130 if it was interrupted.";
+Exit status: 0, or 1 if it could not run or measured nothing, 3 if wrong data were seen, sshoal
+failed or a comparison shows a regression, 130 if it was interrupted.";
 
 /// Options, as clap reads them.
 #[derive(Debug, Args)]
