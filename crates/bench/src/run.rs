@@ -102,12 +102,18 @@ impl<'a> Run<'a> {
             for step in &ready.steps {
                 log.expect(step.measure.clone());
                 for &subject in &self.turns {
-                    if ready.laid_out[subject] && step.concerns(log.subject(subject)) {
+                    if ready.laid_out[subject] && self.concerns(step, subject, log) {
                         progress.expect(self.plan.results.settings.rounds);
                     }
                 }
             }
         }
+    }
+
+    /// Whether a step has a meaning for a subject, as far as that is known without a session.
+    fn concerns(&self, step: &Step, subject: usize, log: &ResultLog) -> bool {
+        let storage = self.plan.subjects[subject].storage();
+        step.concerns(log.subject(subject)) && step.suits_storage(storage)
     }
 
     fn rounds(

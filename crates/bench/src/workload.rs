@@ -120,6 +120,8 @@ pub struct Step {
     pub keeps_disk_cache: bool,
     /// Kinds of access with which it can be done.
     accesses: &'static [AccessKind],
+    /// It changes the storage past the subject.
+    needs_local_storage: bool,
     concerns: Selection,
     body: Body,
     value: fn(&Measured, Unit) -> f64,
@@ -140,6 +142,7 @@ impl Step {
             bytes: 0,
             keeps_disk_cache: false,
             accesses,
+            needs_local_storage: false,
             concerns: Box::new(|_| true),
             body: Box::new(body),
             value: usual_value,
@@ -177,6 +180,11 @@ impl Step {
         Step { concerns: Box::new(concerns), ..self }
     }
 
+    /// The step for subjects whose storage this machine reaches without them.
+    pub(crate) fn at_local_storage(self) -> Step {
+        Step { needs_local_storage: true, ..self }
+    }
+
     /// The step with another value than the one that belongs to its unit.
     fn valued(self, value: fn(&Measured, Unit) -> f64) -> Step {
         Step { value, ..self }
@@ -185,6 +193,11 @@ impl Step {
     /// Whether it has a meaning for this subject.
     pub fn concerns(&self, subject: &SubjectInfo) -> bool {
         (self.concerns)(subject)
+    }
+
+    /// Whether it can be done where the files are.
+    pub fn suits_storage(&self, storage: &dyn Storage) -> bool {
+        !self.needs_local_storage || storage.local().is_some()
     }
 
     /// Whether it can be done with this kind of access.

@@ -192,6 +192,15 @@ fn steps_that_are_nothing_for_a_subject_are_not_missed() {
 }
 
 #[test]
+fn a_step_past_the_subject_is_no_part_of_a_run_on_another_machine() {
+    let scene = Scene::new(&["a"], &["one", "here"]);
+    let text = Log::default();
+    let results = scene.run_shown(&mut Progress::lines(text.clone()));
+    assert_eq!(results.samples.len(), 1, "{:?}", results.samples);
+    assert!(text.lines().iter().any(|line| line.starts_with("[1/1] ")), "{:?}", text.lines());
+}
+
+#[test]
 fn what_cannot_forget_is_not_called_cold() {
     let mut scene = Scene::new(&["a", "b"], &["one", "cold", "hot"]);
     scene.refuse("a", Refused::Forget);

@@ -99,7 +99,7 @@ impl Trial<'_> {
             }
             let Some(outcome) = outcome else {
                 // It was expected if nothing but the session could show it.
-                if self.round == 0 && step.concerns(log.subject(self.subject)) {
+                if self.round == 0 && self.run.concerns(step, self.subject, log) {
                     progress.drop_expected(self.run.plan.results.settings.rounds);
                 }
                 continue;
@@ -131,12 +131,11 @@ impl Trial<'_> {
         state: &mut State,
         log: &mut ResultLog,
     ) -> Option<Result<Measured>> {
-        let subject = log.subject(self.subject);
         let suits = match &state.live {
             Some(live) => step.suits(live.session.access().kind()),
-            None => may_suit(step, &subject.kind),
+            None => may_suit(step, &log.subject(self.subject).kind),
         };
-        if !suits || !step.concerns(subject) {
+        if !suits || !self.run.concerns(step, self.subject, log) {
             return None;
         }
         if let Some(why) = &state.given_up {

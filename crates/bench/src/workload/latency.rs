@@ -148,7 +148,8 @@ impl Workload for Latency {
             step("rmdir", "removal of a directory", none, empty),
             step("see-change", "time until a change at the server is shown", hot, |context, _| {
                 see_changes(context, KNOWN_NAMES.min(context.size.latency_operations))
-            }),
+            })
+            .at_local_storage(),
         ]
     }
 }

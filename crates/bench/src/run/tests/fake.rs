@@ -147,7 +147,8 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
-    /// Steps called `cold…` and `hot…` are.
+    /// Steps called `cold…` and `hot…` are. Those called `here…` need a storage on this machine,
+    /// which no subject has.
     pub(crate) fn new(subjects: &[&str], steps: &[&str]) -> Scene {
         Scene {
             subjects: subjects.iter().map(|&name| name.to_owned()).collect(),
@@ -441,12 +442,14 @@ impl FakeWorkload {
         let tuning = Tuning { cipher: self.script.tunings.get(&name).cloned() };
         let (script, log) = (Arc::clone(&self.script), Arc::clone(&self.log));
         let (own, keeps_disk_cache) = (name.clone(), name.starts_with("kept"));
+        let is_here = name.starts_with("here");
         let step = Step::new(measure, &[AccessKind::Directory], move |context| {
             act(&own, &script, &log, context)
         });
         let script = Arc::clone(&self.script);
         let step = step.only_for(move |it| script.act(&it.name, &name) != Some(Act::Pass));
         let step = step.with_tuning(tuning);
+        let step = if is_here { step.at_local_storage() } else { step };
         if keeps_disk_cache { step.with_disk_cache() } else { step }
     }
 }

@@ -163,7 +163,7 @@ fn change(
 /// How long changes made at the server, past the subject, are not shown.
 pub(super) fn see_changes(context: &mut StepContext<'_>, names: u32) -> Result<Measured> {
     let Some(at) = context.subject.storage().local() else {
-        return Err(Failure::NotTried { why: "the server is another machine".to_owned() });
+        return Err(Failure::failed("the storage is not on this machine"));
     };
     let path = fresh("latency/changed");
     let at = at.join(&path);

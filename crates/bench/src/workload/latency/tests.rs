@@ -36,6 +36,19 @@ fn every_operation_is_timed() {
 }
 
 #[test]
+fn changes_at_the_server_are_made_only_on_this_machine() {
+    let here = crate::storage::Directory::new("storage", "/nonexistent");
+    let there = here.clone().mounted();
+    let steps = Latency::default().steps(&small());
+    let left_out: Vec<&str> = steps
+        .iter()
+        .filter(|step| step.suits_storage(&here) && !step.suits_storage(&there))
+        .map(|step| step.measure.id.as_str())
+        .collect();
+    assert_eq!(left_out, ["latency.see-change"]);
+}
+
+#[test]
 fn copies_that_are_not_under_way_are_no_company() {
     let world = World::of(&Latency::default(), small());
     let copy = world.copy_storage("copy");
