@@ -5,6 +5,7 @@
 //! `scp:ssh_command=PROGRAM` is a program that copies, by another ssh: HPN-SSH, say;
 //! `scp:Compression=no` the same with an option of ssh.
 
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -41,6 +42,9 @@ const TUNED_TCP: &str = "tcp=tuned";
 /// The program gets the options for that.
 const BY_HELPER: &str = "served=helper";
 const BY_DIRECT: &str = "served=direct";
+
+/// Of the program: it uses no helper, not even one that it would find.
+const WITHOUT_HELPER: &str = "helper=no";
 
 /// As the comparison of network storages mounts; it takes its cipher from the command line, too.
 const NAS: [&str; 4] =
@@ -373,14 +377,21 @@ impl Spec {
         };
         Ok(match self.entry.making {
             Making::Sshoal(sources, options) => {
-                let has = |begin: &str| self.options.iter().any(|it| it.starts_with(begin));
-                // The user's own cache would have what an earlier run has read.
-                let has_cache = has("cache=disk") && !has("cache_dir=");
-                let options = options.iter().map(|&option| option.to_owned());
-                let options = options.chain(self.options.clone());
-                let options = options.flat_map(|option| served_by(option, setting)).collect();
+                let given = options.iter().map(|&option| option.to_owned());
+                let given: Vec<String> = given.chain(self.options.clone()).collect();
+                let of_helper = |option: &String| {
+                    ["served=", "helper=", "direct="].iter().any(|it| option.starts_with(it))
+                };
+                let mut options = Vec::new();
+                // One that is installed would serve, unseen in the report.
+                if !given.iter().any(of_helper) {
+                    options.push(WITHOUT_HELPER.to_owned());
+                }
+                for option in given {
+                    options.extend(served_by(option, setting)?);
+                }
                 let mounted = mounted(setting.sshoal.clone(), options);
-                Box::new(Mounted { typed: Some("sshoal"), has_cache, sources, ..mounted })
+                Box::new(Mounted { typed: Some("sshoal"), sources, ..mounted })
             }
             Making::Sshfs(options) => Box::new(peer(&SSHFS, options)),
             Making::Sshfsm(sources, options) => {
@@ -401,15 +412,15 @@ impl Spec {
 }
 
 /// The options of the program for one of this list.
-fn served_by(option: String, setting: &Setting) -> Vec<String> {
+fn served_by(option: String, setting: &Setting) -> Result<Vec<String>> {
     let is_direct = match option.as_str() {
         BY_HELPER => false,
         BY_DIRECT => true,
-        _ => return vec![option],
+        _ => return Ok(vec![option]),
     };
     // A host has its own, or none.
     let helper = match setting.server.is_private() {
-        true => format!("helper={}", setting.sshoal.display()),
+        true => format!("helper={}", helper(setting)?.display()),
         false => "helper=auto".to_owned(),
     };
     let mut options = vec![helper];
@@ -417,7 +428,19 @@ fn served_by(option: String, setting: &Setting) -> Vec<String> {
         options.push("direct=require".to_owned());
         options.extend(setting.server.direct_options());
     }
-    options
+    Ok(options)
+}
+
+/// The helper of the private server: a copy of the program, since one at a usual path is hidden
+/// from that server.
+fn helper(setting: &Setting) -> Result<PathBuf> {
+    let dir = setting.scratch.join("helper");
+    let copy = dir.join("sshoal");
+    if !copy.exists() {
+        fs::create_dir_all(&dir)?;
+        sandbox::copy_program(&setting.sshoal, &copy)?;
+    }
+    Ok(copy)
 }
 
 /// A program that copies by a script that the user has given: see the module `copiers`.

@@ -116,7 +116,7 @@ pull) exec "$SSH" "$@" "$HOST" "exec cat $SHELL_QUOTED" >"$LOCAL" ;;
 *) exec "$SSH" "$@" "$HOST" "exec cat >$SHELL_QUOTED" <"$LOCAL" ;;
 esac"#;
 
-const OWN_SCRIPT: &str = r#"exec "$SSHOAL" "$DIRECTION" -q $FLAGS "$@" \
+const OWN_SCRIPT: &str = r#"exec "$SSHOAL" "$DIRECTION" -q -o helper=no $FLAGS "$@" \
     ${SSH_COMMAND:+-o "ssh_command=$SSH_COMMAND"} -- "$FROM" "$TO""#;
 
 /// ssh only starts it at the other end, by the option for that end.

@@ -274,9 +274,7 @@ type Making = dyn Fn(&Path, u32) -> Command;
 
 /// What a file system keeps on the local disk.
 pub(super) enum Cache {
-    /// Nothing, as far as is known.
-    Unknown,
-    /// A directory that outlives its mounts.
+    /// A directory that outlives its mounts, if it makes it.
     Kept(PathBuf),
     /// rclone's: a directory for each mount in this one, with data that are written back late.
     Rclone(PathBuf),
@@ -321,7 +319,7 @@ impl MountSession {
     fn settle_within(&self, executor: &Executor, limit: Duration) -> Result<()> {
         match &self.cache {
             Cache::Rclone(caches) => rclone::settle(caches, &self.mount, executor, limit),
-            Cache::Unknown | Cache::Kept(_) => Ok(()),
+            Cache::Kept(_) => Ok(()),
         }
     }
 
@@ -330,9 +328,11 @@ impl MountSession {
         self.settle_within(executor, SETTLE_LIMIT)?;
         self.mount.stop()?;
         match &self.cache {
-            Cache::Unknown => {}
             // What it has is then read from the disk, as that of `local` is.
-            Cache::Kept(dir) if keep_cache => local::drop_from_memory(dir, executor)?,
+            Cache::Kept(dir) if keep_cache && dir.exists() => {
+                local::drop_from_memory(dir, executor)?;
+            }
+            Cache::Kept(_) if keep_cache => {}
             // rclone's is of no use to the next mount, and is as long as what was read: a run has
             // room for it once.
             Cache::Kept(dir) | Cache::Rclone(dir) => match fs::remove_dir_all(dir) {

@@ -32,8 +32,6 @@ pub struct Mounted {
     /// Where to get the program, for a peer.
     pub(super) remedy: Option<String>,
     pub(super) sources: Sources,
-    /// It keeps a cache on the disk, which begins empty with each session, and outlives its mounts.
-    pub(super) has_cache: bool,
     /// It reaches the server by TCP with other settings ([`Server::tuned`]).
     pub(super) tunes_tcp: bool,
     pub(super) identity: Identity,
@@ -72,7 +70,8 @@ impl Sources {
     }
 }
 
-/// The directory of a session's cache, in its own.
+/// The directory of a session's caches on the disk, in its own. They begin empty with each session,
+/// and outlive its mounts.
 const CACHE: &str = "cache";
 
 /// The second directory of a session, in its own.
@@ -101,7 +100,6 @@ impl Mounted {
             typed: None,
             remedy: None,
             sources: Sources::One,
-            has_cache: false,
             tunes_tcp: false,
             identity: Identity::default(),
         }
@@ -170,17 +168,14 @@ impl Subject for Mounted {
         if self.sources != Sources::One {
             fs::create_dir(&second)?;
         }
-        let mut words = self.words(tuning.cipher.as_deref(), &second)?;
-        let mut cache = Cache::Unknown;
-        if self.has_cache {
-            let dir = own.join(CACHE);
-            words.extend(["-o".into(), joined(&["cache_dir=".as_ref(), dir.as_os_str()])]);
-            cache = Cache::Kept(dir);
-        }
+        let words = self.words(tuning.cipher.as_deref(), &second)?;
+        // The user's own would have what an earlier run has read.
+        let caches = own.join(CACHE);
+        let cache = Cache::Kept(caches.clone());
         let program_of_mount = program.clone();
         let make = move |point: &Path, _: u32| {
             let mut command = Command::new(&program);
-            command.args(&words).arg(point).current_dir("/");
+            command.args(&words).arg(point).current_dir("/").env("XDG_CACHE_HOME", &caches);
             command
         };
         let mut session = MountSession::start(scratch, self.start_limit, executor, cache, make)?;

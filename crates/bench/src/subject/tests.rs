@@ -351,7 +351,7 @@ fn words_of_own(world: &World, name: &str) -> String {
 fn options_are_passed_on() {
     let world = World::new("loopback");
     let words = words_of_own(&world, "sshoal-copy:tar:Compression=yes");
-    assert!(words.starts_with("pull\n-q\n--engine\ntar\n"), "{words}");
+    assert!(words.starts_with("pull\n-q\n-o\nhelper=no\n--engine\ntar\n"), "{words}");
     assert!(words.contains("\n-o\nCompression=yes\n--\n"), "{words}");
     let words = words_of_own(&world, "sshoal-copy:two");
     assert!(words.contains("\n--\nbench-server,bench-server-2:/"), "{words}");
@@ -620,15 +620,7 @@ fn however_a_mount_ends_nothing_is_left() {
 }
 
 /// sshfs that keeps something in a cache on the disk: a line for each mount.
-const CACHING: &str = r#"for word; do
-    shift
-    case $word in cache_dir=*)
-        mkdir -p "${word#*=}"
-        echo >>"${word#*=}/mounts"
-        word=auto_cache ;;
-    esac
-    set -- "$@" "$word"
-done
+const CACHING: &str = r#"mkdir -p "$XDG_CACHE_HOME" && echo >>"$XDG_CACHE_HOME/mounts" || exit
 exec sshfs "$@""#;
 
 #[test]
@@ -636,7 +628,7 @@ fn what_is_forgotten_is_forgotten_on_the_disk_too() {
     let world = World::new("loopback");
     installed(&world, "sshfs");
     let program = world.program(CACHING);
-    let subject = Mounted { has_cache: true, ..world.mounted(program, LIMIT) };
+    let subject = world.mounted(program, LIMIT);
     let scratch = world.fresh("session");
     let mut session = subject.start(&scratch, &Tuning::default(), &world.executor).unwrap();
     let mounts = || fs::read_to_string(scratch.join("cache/mounts")).unwrap().len();
@@ -646,6 +638,37 @@ fn what_is_forgotten_is_forgotten_on_the_disk_too() {
     assert!(session.forget(&world.executor).unwrap());
     assert_eq!(mounts(), 1);
     session.stop(&world.executor).unwrap();
+
+    // One that keeps nothing.
+    let subject = world.subjects("sshfs").remove(0);
+    let mut session =
+        subject.start(&world.fresh("without"), &Tuning::default(), &world.executor).unwrap();
+    assert!(session.remount(&world.executor).unwrap());
+    session.stop(&world.executor).unwrap();
+}
+
+/// A helper of this machine would serve what is to be measured over plain SFTP.
+#[test]
+fn only_those_that_ask_for_the_helper_are_served_by_it() {
+    let world = World::new("rtt=1ms");
+    let sshoal = world.program("exit 1");
+    let setting = Setting { sshoal: sshoal.clone(), ..world.setting() };
+    let command = |name: &str| parse(name).unwrap()[0].make(&setting).unwrap().info().command;
+    for name in ["sshoal", "sshoal:ro", "sshoal-union", "sshoal:opt1", "sshoal:cache=disk"] {
+        assert!(command(name).contains(" -o helper=no "), "{}", command(name));
+    }
+    for name in ["sshoal:helper=auto", "sshoal:direct=yes"] {
+        assert!(!command(name).contains(" -o helper=no "), "{}", command(name));
+    }
+    // The private server hides what is installed.
+    let copy = setting.scratch.join("helper/sshoal");
+    let served = format!(" -o helper={} ", copy.display());
+    for name in ["sshoal-helper", "sshoal-direct", "sshoal:served=helper,consistency=watch"] {
+        assert!(command(name).contains(&served), "{}", command(name));
+        assert!(!command(name).contains("helper=no"), "{}", command(name));
+    }
+    assert_eq!(fs::read(copy).unwrap(), fs::read(sshoal).unwrap());
+    assert!(words_of_own(&world, "sshoal-copy").contains("\n-o\nhelper=no\n"));
 }
 
 #[test]
@@ -735,7 +758,7 @@ fn command_lines_are_shown_as_a_user_would_type_them() {
     };
     assert_eq!(
         shown("sshoal:ro,max_conns=2"),
-        wanted("sshoal:ro,max_conns=2", "sshoal -o ro -o max_conns=2")
+        wanted("sshoal:ro,max_conns=2", "sshoal -o helper=no -o ro -o max_conns=2")
     );
     assert_eq!(
         shown("sshfs:opt1"),
@@ -747,15 +770,15 @@ fn command_lines_are_shown_as_a_user_would_type_them() {
     );
     // Settings of TCP are no option of the program.
     let ours = shown("sshoal:ro,tcp=tuned");
-    assert_eq!(ours, wanted("sshoal:ro,tcp=tuned", "sshoal -o ro"));
+    assert_eq!(ours, wanted("sshoal:ro,tcp=tuned", "sshoal -o helper=no -o ro"));
     let several = shown("sshoal-union,sshoal-places,sshoal-pool,sshfsm-union");
     let commands: Vec<&str> = several.iter().map(|(_, _, command)| command.as_str()).collect();
     assert_eq!(
         commands,
         [
-            "sshoal HOST:DIR HOST2:DIR2 MOUNTPOINT",
-            "sshoal data=HOST:DIR empty=HOST2:DIR2 MOUNTPOINT",
-            "sshoal HOST,HOST2:DIR MOUNTPOINT",
+            "sshoal -o helper=no HOST:DIR HOST2:DIR2 MOUNTPOINT",
+            "sshoal -o helper=no data=HOST:DIR empty=HOST2:DIR2 MOUNTPOINT",
+            "sshoal -o helper=no HOST,HOST2:DIR MOUNTPOINT",
             "sshfsm HOST:DIR HOST2:DIR2 MOUNTPOINT"
         ]
     );
