@@ -166,8 +166,8 @@ const LEAST_MODULES: u32 = 1;
 /// Shortest timed test of a scaled run, as in a quick one.
 const LEAST_SECONDS: f64 = 0.2;
 
-/// Scaled lengths of files are multiples of this: whole records of all tests.
-const STEP_BYTES: u64 = 128 << 10;
+/// Lengths of large files are multiples of this: whole records of all tests.
+pub const STEP_BYTES: u64 = 128 << 10;
 
 impl Size {
     /// The usual quantities of a scale.
@@ -216,6 +216,11 @@ impl Size {
         self.file_bytes = bytes;
         (self.iozone.sequential_bytes, self.iozone.random_bytes) = (bytes, bytes);
         self.fio.bytes = bytes;
+    }
+
+    /// The greatest length of a large file up to `bytes`; 0 if there is none.
+    pub fn whole_records(bytes: u64) -> u64 {
+        bytes / STEP_BYTES * STEP_BYTES
     }
 
     /// The same with bytes, counts and times multiplied by `factor`. None of them becomes less than

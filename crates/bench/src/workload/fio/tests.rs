@@ -56,6 +56,18 @@ fn jobs_of_the_whole_file_visit_each_record_once_in_the_published_order() {
     assert_eq!(Fio.steps(&Size { fio, ..small() }).len(), 8);
 }
 
+/// A short record at the end of the file would be counted as a whole one.
+#[test]
+fn a_file_of_the_least_length_is_verified() {
+    let bytes = Size::whole_records(200 << 10);
+    let size = Size { fio: FioSize { jobs: Extent::Both, ..FioSize::of(bytes) }, ..small() };
+    let world = World::of(&Fio, size);
+    for step in Fio.steps(&world.size) {
+        let measured = world.run(&step, Use::Mount(STORAGE)).expect(&step.measure.id);
+        assert!(measured.verified, "{}", step.measure.id);
+    }
+}
+
 #[test]
 fn a_subject_that_shows_other_data_is_found() {
     let world = World::of(&Fio, small());

@@ -7,16 +7,13 @@ use std::time::Duration;
 use bench::link::LinkSpec;
 use bench::plan::{Host, Request};
 use bench::published::{PUBLISHED, Published};
-use bench::size::Scale;
+use bench::size::{STEP_BYTES, Scale, Size};
 use bench::units::{binary_size, parse_percent};
 use clap::Args;
 use cli::{OrProblem, Problem, parse_bytes, printable};
 
 /// Longest deadline: a day.
 const DEADLINE_LIMIT_S: u64 = 86_400;
-
-/// Files are whole numbers of these, the records in which they are read in sequence.
-const RECORD_BYTES: u64 = 64 << 10;
 
 /// All published comparisons.
 const ALL: &str = "all";
@@ -249,12 +246,12 @@ fn factor(text: &str) -> Result<f64, String> {
     factor.ok_or_else(|| format!("'{}' is not a number up to 100", text.escape_debug()))
 }
 
-/// Of a file that is read in records.
+/// The size of a large file: whole records of all works.
 fn file_size(text: &str) -> Result<u64, String> {
     let wrong = || format!("'{}' is not a size such as 64M or 16G", text.escape_debug());
     let size = parse_bytes(text).filter(|&bytes| bytes > 0).ok_or_else(wrong)?;
-    match size / RECORD_BYTES * RECORD_BYTES {
-        0 => Err(format!("{text} is less than a record of {}", binary_size(RECORD_BYTES))),
+    match Size::whole_records(size) {
+        0 => Err(format!("{text} is less than a record of {}", binary_size(STEP_BYTES))),
         size => Ok(size),
     }
 }
