@@ -7,9 +7,9 @@
 //! Invariants:
 //! 1. As root the server lives in a mount namespace of its own, into which mounts made later do
 //!    not spread: a tree served to a mount inside of that tree cannot wait for itself.
-//! 2. When [`Sshd`] is dropped, the server and everything that its logins started are dead. When
-//!    this process dies without that, the kernel ends the server, and the logins end with their
-//!    clients.
+//! 2. When [`Sshd`] is dropped, the server and everything that its logins started are dead, but for
+//!    what the kernel keeps for five seconds after SIGKILL. When this process dies without that,
+//!    the kernel ends the server, and the logins end with their clients.
 //! 3. No process gets a signal that was not a descendant of this server when it was found.
 //!
 //! It needs `sshd`, `ssh-keygen`, `setpriv` and `unshare` (openssh-server, openssh-client,
@@ -289,7 +289,7 @@ impl Sshd {
     /// # Panics
     /// When a process stays for five seconds after SIGKILL.
     pub fn kill_sessions(&self) {
-        tree::kill(|| self.descendants());
+        assert_none(&tree::kill(|| self.descendants()));
     }
 
     /// Kills (SIGKILL) the `sftp-server` processes alone, as a crash would.
@@ -297,7 +297,7 @@ impl Sshd {
     /// # Panics
     /// When a process stays for five seconds after SIGKILL.
     pub fn kill_sftp_servers(&self) {
-        tree::kill(|| self.sftp_servers());
+        assert_none(&tree::kill(|| self.sftp_servers()));
     }
 
     /// Stops (SIGSTOP) the `sftp-server` processes: the connections stand, but nothing answers.
@@ -371,6 +371,12 @@ impl Drop for Sshd {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// # Panics
+/// When a process has stayed after SIGKILL.
+fn assert_none(stay: &[tree::Process]) {
+    assert!(stay.is_empty(), "these stay after SIGKILL: {stay:?}");
 }
 
 fn is_root() -> bool {

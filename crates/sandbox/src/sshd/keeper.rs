@@ -48,13 +48,16 @@ impl Keeper {
         self.pid
     }
 
-    /// Ends the server with all that it started, and waits for it.
+    /// Ends the server with all that it started, and waits for it. A process that stays after
+    /// SIGKILL is left to the kernel; the thread ends with it.
     pub(super) fn end(self) {
         // Stopped, it takes no further connection, and what is listed is all that there is.
         let _ = pidfd_send_signal(&self.handle, Signal::STOP);
-        tree::kill(|| tree::descendants(self.pid));
+        let stay = tree::kill(|| tree::descendants(self.pid));
         let _ = pidfd_send_signal(&self.handle, Signal::KILL);
-        let _ = self.thread.join();
+        if stay.is_empty() {
+            let _ = self.thread.join();
+        }
     }
 }
 

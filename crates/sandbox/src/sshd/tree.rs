@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use procfs::process::{Stat, all_processes};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -40,21 +40,26 @@ impl Process {
         let _ = pidfd_send_signal(&self.handle, signal);
     }
 
-    fn wait_dead(&self) {
-        let dead = crate::wait_readable(&[&self.handle], DEATH);
-        assert!(dead, "process {} ({}) stays after SIGKILL", self.pid, self.name);
+    fn is_dead_by(&self, deadline: Instant) -> bool {
+        let left = deadline.saturating_duration_since(Instant::now());
+        crate::wait_readable(&[&self.handle], left)
     }
 }
 
-/// Kills what `list` gives until it gives nothing, and waits for each to be dead.
-pub(super) fn kill(list: impl Fn() -> Vec<Process>) {
+/// Kills what `list` gives until it gives nothing, and waits for each to be dead. Returns those
+/// that stay: the kernel may keep one that waits for a disk or a file system.
+pub(super) fn kill(list: impl Fn() -> Vec<Process>) -> Vec<Process> {
     loop {
-        let processes = list();
+        let mut processes = list();
         if processes.is_empty() {
-            return;
+            return processes;
         }
         processes.iter().for_each(|process| process.signal(Signal::KILL));
-        processes.iter().for_each(Process::wait_dead);
+        let deadline = Instant::now() + DEATH;
+        processes.retain(|process| !process.is_dead_by(deadline));
+        if !processes.is_empty() {
+            return processes;
+        }
     }
 }
 
@@ -93,6 +98,18 @@ mod tests {
     use std::process::{Command, Stdio};
 
     #[test]
+    fn a_process_that_stays_is_returned() {
+        // A pipe never becomes readable, as the handle of a process that the kernel keeps.
+        let (reader, _writer) = std::io::pipe().unwrap();
+        let list = || {
+            let handle = reader.try_clone().unwrap().into();
+            vec![Process { pid: 7, parent: 1, name: "stuck".to_owned(), handle }]
+        };
+        let stay = kill(list);
+        assert_eq!(stay.iter().map(|process| process.pid).collect::<Vec<_>>(), [7]);
+    }
+
+    #[test]
     fn grandchildren_are_found_and_killed_and_nobody_else_is() {
         let mut shell = Command::new("sh")
             .args(["-c", "exec 3<&0; cat <&3 & cat <&3 & echo ready; wait"])
@@ -105,7 +122,7 @@ mod tests {
         let found = || descendants(shell.id());
         assert_eq!(found().len(), 2, "{:?}", found());
         assert!(found().iter().all(|process| process.parent == shell.id()));
-        kill(found);
+        assert!(kill(found).is_empty());
         assert!(found().is_empty());
         // The shell itself was not touched: it ends by itself, with its children's status.
         drop(shell.stdin.take());
