@@ -17,7 +17,7 @@ use crate::plan::Plan;
 use crate::progress::Progress;
 use crate::report;
 use crate::results::{LeftOut, Results, SCHEMA};
-use crate::storage::Storage;
+use crate::storage::{self, Storage};
 use crate::workload::{Step, Workload};
 
 use result_log::{ResultLog, UNFINISHED};
@@ -71,7 +71,8 @@ struct Ready<'a> {
 
 impl<'a> Run<'a> {
     /// Makes the data of all workloads, and lays them out in each storage. What cannot be is left
-    /// out; only an interrupt is an error.
+    /// out; only an interrupt is an error. On this machine the data are on the disk when it returns:
+    /// writing them back would disturb the first steps.
     fn prepare(
         plan: &'a Plan,
         executor: &'a Executor,
@@ -90,6 +91,11 @@ impl<'a> Run<'a> {
             }
             let laid_out = lay_out(plan, workload, &corpus, executor, log)?;
             works.push(Ready { workload, steps: workload.steps(&plan.size), laid_out });
+        }
+        progress.prepare("writing the data to the disk");
+        if let Err(failure) = storage::sync(&corpus, executor) {
+            interrupted(executor)?;
+            log.note(format!("the data could not be written to the disk at first: {failure}"));
         }
         let run = Run { plan, executor, corpus, works, turns: turns_of(plan) };
         run.announce(log, progress);

@@ -55,6 +55,13 @@ pub trait Storage: Send + Sync {
     fn free_bytes(&self) -> Result<u64>;
 }
 
+/// Writes what is not yet on the disk of the local file system of `path`.
+pub(crate) fn sync(path: &Path, executor: &Executor) -> Result<()> {
+    let mut sync = Command::new("sync");
+    sync.arg("-f").arg(path);
+    executor.succeed(sync, SCRIPT_LIMIT).map(drop)
+}
+
 /// A directory here, on a mount, or on another machine.
 ///
 /// Every errand is a child process with the deadline [`SCRIPT_LIMIT`]: a line of shell, the same

@@ -290,6 +290,18 @@ fn a_panic_takes_everything_down() {
     assert!(scene.is_clean());
 }
 
+/// The disk would be busy with them while the first subject is measured.
+#[test]
+fn prepared_data_are_on_the_disk_before_the_first_step() {
+    let scene = Scene::new(&["a"], &["one"]);
+    let text = Log::default();
+    let results = scene.run_shown(&mut Progress::lines(text.clone()));
+    let lines = text.lines();
+    let wanted = ["preparing fake", "writing the data to the disk"];
+    assert!(lines.len() > 2 && lines.iter().zip(wanted).all(|(it, to)| it.trim_end() == to));
+    assert_eq!(results.warnings.iter().find(|it| it.contains("to the disk")), None);
+}
+
 #[test]
 fn a_line_for_each_work_of_each_subject_in_each_round() {
     let mut scene = Scene::new(&["a", "b"], &["one", "two"]);

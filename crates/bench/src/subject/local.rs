@@ -7,8 +7,6 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Duration;
 
 use rustix::fs::{Advice, fadvise, statfs};
 
@@ -17,11 +15,8 @@ use crate::executor::Executor;
 use crate::failure::Result;
 use crate::results::{SubjectInfo, Wire};
 use crate::step::ServerMeter;
-use crate::storage::{Directory, Storage};
+use crate::storage::{Directory, Storage, sync};
 use crate::subject::{Access, Session, Started, Subject, Tuning};
-
-/// Longest time to write what is not yet on the disk.
-const SYNC_LIMIT: Duration = Duration::from_secs(120);
 
 /// File systems that have no other place than memory, by `statfs(2)`'s numbers.
 const IN_MEMORY: [i64; 2] = [0x0102_1994, 0x8584_58f6];
@@ -81,9 +76,7 @@ impl Session for LocalSession {
 /// Writes what is not yet on the disk of all files of a tree, and drops it from the page cache.
 pub(super) fn drop_from_memory(root: &Path, executor: &Executor) -> Result<()> {
     // Pages that are not yet written are not dropped.
-    let mut sync = Command::new("sync");
-    sync.arg("-f").arg(root);
-    executor.succeed(sync, SYNC_LIMIT)?;
+    sync(root, executor)?;
     for file in files(root)? {
         fadvise(File::open(file)?, 0, None, Advice::DontNeed).map_err(io::Error::from)?;
     }
