@@ -66,16 +66,8 @@ pub enum Action {
 #[derive(Debug, Default)]
 struct Ledger {
     seen: HashMap<Message, u64>,
-    armed: Vec<Armed>,
-}
-
-/// A trigger that waits for its request.
-#[derive(Debug)]
-struct Armed {
-    message: Message,
-    /// Number of requests of its type to let through first.
-    let_through: u64,
-    instruction: Instruction,
+    /// Triggers that wait for a request of their type.
+    armed: Vec<(Message, Instruction)>,
 }
 
 /// The action on a request, or on its reply.
@@ -143,16 +135,11 @@ impl Proxy {
         client.into_split()
     }
 
-    /// Sets a trigger: at this moment of the `nth` request (counted from 1, from now on) of this
-    /// type.
-    ///
-    /// # Panics
-    /// If `nth` is zero.
-    pub fn at(&self, message: Message, nth: u64, moment: Moment, then: Action) -> Trigger {
+    /// Sets a trigger: at this moment of the next request of this type.
+    pub fn at(&self, message: Message, moment: Moment, then: Action) -> Trigger {
         let (fired, fired_receiver) = watch::channel(false);
         let instruction = Instruction { moment, then, fired };
-        let let_through = nth.checked_sub(1).expect("requests are counted from 1");
-        self.ledger.lock().armed.push(Armed { message, let_through, instruction });
+        self.ledger.lock().armed.push((message, instruction));
         Trigger(fired_receiver)
     }
 
@@ -171,15 +158,6 @@ impl Proxy {
         self.flow.send_modify(|flow| flow.stalled = false);
     }
 
-    /// Number of requests of this type from clients so far.
-    pub fn requests(&self, message: Message) -> u64 {
-        let ledger = self.ledger.lock();
-        match message {
-            Message::Any => ledger.seen.values().sum(),
-            message => ledger.seen.get(&message).copied().unwrap_or(0),
-        }
-    }
-
     /// All types of requests so far, each with its number, in any order.
     pub fn all_requests(&self) -> Vec<(Message, u64)> {
         self.ledger.lock().seen.iter().map(|(message, count)| (*message, *count)).collect()
@@ -189,20 +167,9 @@ impl Proxy {
     fn seen(&self, message: Message) -> Option<Instruction> {
         let mut ledger = self.ledger.lock();
         *ledger.seen.entry(message).or_default() += 1;
-        let mut due = None;
-        for (index, armed) in ledger.armed.iter_mut().enumerate() {
-            if armed.message != message && armed.message != Message::Any {
-                continue;
-            }
-            match armed.let_through.checked_sub(1) {
-                Some(left) => armed.let_through = left,
-                // Of two triggers for one request the first fires; the other waits for the next
-                // request.
-                None if due.is_none() => due = Some(index),
-                None => {}
-            }
-        }
-        due.map(|index| ledger.armed.remove(index).instruction)
+        // Of two triggers for one request the first fires; the other waits for the next request.
+        let due = ledger.armed.iter().position(|(of, _)| [message, Message::Any].contains(of))?;
+        Some(ledger.armed.remove(due).1)
     }
 
     /// Executes the action of a trigger.

@@ -27,10 +27,8 @@ struct Through(Arc<Server>);
 #[async_trait]
 impl Connector for Through {
     async fn connect(&self, _: Role) -> Result<Connection, ConnectError> {
-        match self.0.connect() {
-            Ok((reader, writer)) => Ok(Connection::from_halves(reader, writer, Box::new(|| None))),
-            Err(error) => Err(ConnectError { message: error.to_string(), permanent: false }),
-        }
+        let (reader, writer) = self.0.connect();
+        Ok(Connection::from_halves(reader, writer, Box::new(|| None)))
     }
 }
 
@@ -324,7 +322,7 @@ async fn requests_of(case: Case) -> Vec<(Message, u64)> {
 async fn cut_at(case: Case, message: Message, alone: bool, moment: Moment, lost: &[Errno]) {
     let what = format!("{}, {message:?}, {moment:?}", case.name);
     let stage = Stage::new(Config::default()).await;
-    let mut trigger = stage.server.proxy().at(message, 1, moment, Action::Cut);
+    let mut trigger = stage.server.proxy().at(message, moment, Action::Cut);
     let answer = tokio::time::timeout(LIMIT, (case.call)(&stage)).await;
     let answer = answer.unwrap_or_else(|_| panic!("{what}: it hangs"));
     let fired = tokio::time::timeout(LIMIT, trigger.fired()).await;
@@ -445,7 +443,7 @@ async fn a_call_that_is_stalled_times_out_and_the_next_one_works() {
             runs.spawn(async move {
                 let what = format!("{}, {moment:?}", case.name);
                 let stage = Stage::new(Config { stall_limit, ..Config::default() }).await;
-                let trigger = stage.server.proxy().at(Message::Any, 1, moment, Action::Stall);
+                let trigger = stage.server.proxy().at(Message::Any, moment, Action::Stall);
                 let answer = tokio::time::timeout(LIMIT, (case.call)(&stage)).await;
                 assert_eq!(answer.expect("it hangs"), Err(Errno::ETIMEDOUT), "{what}");
                 assert!(trigger.has_fired(), "{what}");
@@ -488,7 +486,7 @@ async fn a_probe_that_is_cut_returns_the_connection_error() {
         for made in ["source", "full", "full/inside"] {
             std::fs::create_dir(stage.dir.path().join(made)).unwrap();
         }
-        let mut trigger = stage.server.proxy().at(message, 1, Moment::BeforeReply, Action::Cut);
+        let mut trigger = stage.server.proxy().at(message, Moment::BeforeReply, Action::Cut);
         let answer = tokio::time::timeout(LIMIT, call(&stage)).await.unwrap();
         tokio::time::timeout(LIMIT, trigger.fired()).await.unwrap();
         assert_eq!(answer, Err(Errno::EHOSTDOWN), "{what}");

@@ -1,10 +1,9 @@
 //! A real `sftp-server` behind a proxy, one process for each connection.
 
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use base::Mutex;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::Proxy;
@@ -16,20 +15,14 @@ pub struct Server {
     dir: PathBuf,
     servers: SftpServers,
     proxy: Arc<Proxy>,
-    state: Mutex<State>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    started: usize,
-    refuses: bool,
+    connections: AtomicUsize,
 }
 
 impl Server {
     /// A server for `dir`, with its own proxy.
     pub fn new(dir: &Path) -> Arc<Server> {
-        let (servers, state) = (SftpServers::new(dir), Mutex::default());
-        Arc::new(Server { dir: dir.to_owned(), servers, proxy: Proxy::new(), state })
+        let (servers, connections) = (SftpServers::new(dir), AtomicUsize::new(0));
+        Arc::new(Server { dir: dir.to_owned(), servers, proxy: Proxy::new(), connections })
     }
 
     /// The proxy.
@@ -39,30 +32,17 @@ impl Server {
 
     /// A new connection, on which nothing was sent yet. Needs a tokio runtime.
     ///
-    /// # Errors
-    /// `ConnectionRefused` after [`Server::refuse`].
-    ///
     /// # Panics
     /// If the program is not installed.
-    pub fn connect(&self) -> io::Result<(OwnedReadHalf, OwnedWriteHalf)> {
-        let mut state = self.state.lock();
-        if state.refuses {
-            return Err(io::ErrorKind::ConnectionRefused.into());
-        }
-        state.started += 1;
-        drop(state);
+    pub fn connect(&self) -> (OwnedReadHalf, OwnedWriteHalf) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
         let (from_server, to_server) = self.servers.start();
-        Ok(self.proxy.connect_to(from_server, to_server))
-    }
-
-    /// Whether new connections are refused from now on; existing ones are kept.
-    pub fn refuse(&self, refuses: bool) {
-        self.state.lock().refuses = refuses;
+        self.proxy.connect_to(from_server, to_server)
     }
 
     /// Number of connections so far.
     pub fn connections(&self) -> usize {
-        self.state.lock().started
+        self.connections.load(Ordering::Relaxed)
     }
 
     /// Number of running servers.
