@@ -478,7 +478,6 @@ fn about(view: &View<'_>) -> Vec<Block> {
     let versions = results.environment.versions.iter();
     let versions = versions.map(|(program, version)| row(program, [version.clone()]));
     let mut blocks = vec![
-        Block::List { heading: "Method".to_owned(), lines: method::sentences(view) },
         words("machine and settings", &[""], facts.collect()),
         words("subjects", &["kind", "version", "cipher", "command"], subjects.collect()),
         words("programs", &[""], versions.collect()),

@@ -1,4 +1,4 @@
-//! The method and the circumstances of a run, in words.
+//! The circumstances of a run, in words.
 
 use super::view::View;
 use crate::results::Results;
@@ -50,6 +50,11 @@ pub(super) fn facts(view: &View<'_>) -> Vec<(&'static str, String)> {
     let quantities = results.settings.quantities.iter();
     let quantities = quantities.map(|(name, &value)| format!("{name} {}", quantity(name, value)));
     facts.push(("quantities", quantities.collect::<Vec<_>>().join(", ")));
+    let noise = view.noise.as_ref().map(|noise| units::percent(noise.typical() - 1.0));
+    facts.push(("noise", noise.unwrap_or("not known: no control".to_owned())));
+    let (verified, measured) = view.verified();
+    facts.push(("verified", format!("the data of {verified} of {measured} samples")));
+    facts.push(("method", "docs/benchmarking.md, section Method".to_owned()));
     facts.retain(|(_, value)| !value.is_empty());
     facts
 }
@@ -71,43 +76,4 @@ pub(super) fn link(view: &View<'_>) -> String {
         text += &format!("; measured {measured}");
     }
     text
-}
-
-/// What the figures mean, as sentences.
-pub(super) fn sentences(view: &View<'_>) -> Vec<String> {
-    let settings = &view.results.settings;
-    let (verified, measured) = view.verified();
-    let noise = match &view.noise {
-        Some(noise) => format!(
-            "The control, the same subject measured twice in each round, differs from its \
-             original by up to {} in a typical measure. A ratio is significant when it is beyond \
-             that, beyond what the control shows in its measure, and all of its interval is on one \
-             side of 1; other ratios are marked ≈.",
-            units::percent(noise.typical() - 1.0)
-        ),
-        None => "There was no control, so any ratio may be chance: all are marked ≈.".to_owned(),
-    };
-    vec![
-        format!(
-            "Subjects take turns: {}, the order rotated from round to round. Figures are medians \
-             of the rounds, spreads are quartiles.",
-            units::counted(settings.rounds.into(), "round")
-        ),
-        format!(
-            "Ratios say how many times better a subject is than {}: above 1 is better, for \
-             every unit. They are medians of the ratios within the rounds.",
-            settings.reference
-        ),
-        noise,
-        "Cold: mounted anew, so that the client has nothing cached; the server's page cache is \
-         warm. Hot: the same was done just before. Direct: past the client's page cache."
-            .to_owned(),
-        format!(
-            "Data were compared with the expected data in {verified} of {measured} samples; the \
-             others move none. Wrong data is a failure."
-        ),
-        "CPU is that of the subject's processes (daemon, ssh; sshd and sftp-server), without the \
-         programs that use them and without kernel threads."
-            .to_owned(),
-    ]
 }
