@@ -104,7 +104,7 @@ pub struct Settings {
     pub reference: String,
     /// Longest time for one step.
     pub deadline_s: f64,
-    /// Of all pseudo-random data and orders.
+    /// Of all pseudo-random orders, those of fio included. Data have seeds of their own.
     pub seed: u64,
     /// The published comparison that the run repeats: a name in [`crate::published`].
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -241,6 +241,10 @@ fn other_quantities_are_named_before_other_circumstances() {
     assert_eq!(notes[0], "iozone.random_bytes: 8388608 → 1048576");
     new.settings.quantities = old.settings.quantities.clone();
     assert_eq!(compare(&old, &new, 0.1).notes, ["link: none → wan"]);
+    // Two links of the same name.
+    old.link.name = "wan".to_owned();
+    new.link.asked_rtt_us = Some(5000.0);
+    assert_eq!(compare(&old, &new, 0.1).notes, ["link: wan → wan (asked for 5.00 ms)"]);
 }
 
 #[test]

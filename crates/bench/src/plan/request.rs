@@ -48,7 +48,7 @@ pub struct Request {
     pub reference: Option<String>,
     /// Does not measure the reference a second time.
     pub without_control: bool,
-    /// Of all that is pseudo-random.
+    /// Of the pseudo-random orders.
     pub seed: u64,
     /// The published comparison to repeat: see [`Published::fill`].
     pub repeats: Option<&'static Published>,

@@ -1,7 +1,7 @@
 //! The circumstances of a run, in words.
 
 use super::view::View;
-use crate::results::Results;
+use crate::results::{LinkReport, Results};
 use crate::units;
 
 /// Names and values of what two runs that are compared should have in common.
@@ -16,7 +16,7 @@ pub(crate) fn circumstances(results: &Results) -> Vec<(&'static str, String)> {
         ("reference", settings.reference.clone()),
         ("seed", settings.seed.to_string()),
         ("deadline of a step", format!("{} s", units::significant(settings.deadline_s))),
-        ("link", results.link.name.clone()),
+        ("link", asked_link(&results.link)),
         ("system", environment.system.clone()),
         ("kernel", environment.kernel.clone()),
         ("CPU", format!("{}, {}", environment.cpu, units::counted(environment.cpus.into(), "CPU"))),
@@ -62,18 +62,22 @@ pub(super) fn facts(view: &View<'_>) -> Vec<(&'static str, String)> {
 /// The link, asked for and measured.
 pub(super) fn link(view: &View<'_>) -> String {
     let link = &view.results.link;
-    let both = |rtt: Option<f64>, rate: Option<f64>| {
-        let parts = [rtt.map(units::duration_us), rate.map(units::bit_rate)];
-        parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
-    };
-    let asked = both(link.asked_rtt_us, link.asked_bytes_per_s);
-    let measured = both(link.measured_rtt_us, link.measured_bytes_per_s);
-    let mut text = link.name.clone();
-    if !asked.is_empty() {
-        text += &format!(" (asked for {asked})");
+    let asked = asked_link(link);
+    match round_trip_and_rate(link.measured_rtt_us, link.measured_bytes_per_s).as_str() {
+        "" => asked,
+        measured => format!("{asked}; measured {measured}"),
     }
-    if !measured.is_empty() {
-        text += &format!("; measured {measured}");
+}
+
+fn asked_link(link: &LinkReport) -> String {
+    match round_trip_and_rate(link.asked_rtt_us, link.asked_bytes_per_s).as_str() {
+        "" => link.name.clone(),
+        asked => format!("{} (asked for {asked})", link.name),
     }
-    text
+}
+
+/// As far as they are known.
+fn round_trip_and_rate(rtt_us: Option<f64>, bytes_per_s: Option<f64>) -> String {
+    let parts = [rtt_us.map(units::duration_us), bytes_per_s.map(units::bit_rate)];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }

@@ -5,8 +5,8 @@
 //!    is interrupted.
 //! 2. After a step that failed, the next one has a session of its own. After two in a row that
 //!    were not done in time, or two starts in a row that failed, nothing more is tried.
-//! 3. A step that measures warm caches, also such on the disk, is not tried when the one that warms
-//!    them has failed.
+//! 3. A step that measures warm caches, also such on the disk, is not tried when the step before it
+//!    has failed: its session, with the caches, was ended.
 //! 4. When it returns there is no session.
 
 use std::path::{Path, PathBuf};
@@ -142,7 +142,7 @@ impl Trial<'_> {
             return Some(Err(Failure::NotTried { why: why.clone() }));
         }
         if (measure.cache == Cache::Hot || step.keeps_disk_cache) && state.stumbled {
-            let why = "the step before, which warms the caches, failed".to_owned();
+            let why = "the step before failed, so the caches are not warm".to_owned();
             return Some(Err(Failure::NotTried { why }));
         }
         if let Err(failure) = self.open(&step.tuning, state, log) {

@@ -75,7 +75,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000),
         help_heading = "How much")]
     jobs: Option<u32>,
-    /// Seed of the generated data and of random orders
+    /// Seed of the random orders; the generated data are the same in all runs
     #[arg(long, value_name = "N", default_value_t = 1, help_heading = "How much")]
     seed: u64,
 
