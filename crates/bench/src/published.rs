@@ -119,7 +119,7 @@ impl Tabled {
 pub enum Shape {
     /// Subjects as rows, measures as columns; medians.
     SubjectRows,
-    /// The same; then the mean latency of operations, the rate of copies, and CPU, in such tables.
+    /// The same; then the rate of copies, and CPU, in such tables.
     WithDetails,
     /// Each run by its real, user and system time; then the means of the runs, the fastest first.
     Runs,

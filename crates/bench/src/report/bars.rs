@@ -11,7 +11,6 @@ use crate::measure::Measure;
 use crate::plan::is_ours;
 use crate::results::SubjectInfo;
 use crate::stats::Spread;
-use crate::units::Scale;
 
 use super::document::{Cell, Drawing, WRONG_DATA};
 use super::view::{Figure, Figures, shortened, title};
@@ -92,20 +91,6 @@ pub(super) fn of_rows(figures: &Figures<'_>, wanted: impl Fn(&Measure) -> bool) 
         Chart::new(bars.collect(), greatest).drawn(title(measure), unit)
     };
     figures.rows.iter().filter(|(measure, _)| wanted(measure)).map(chart).collect()
-}
-
-/// A chart of values without spread or ratio, of which less is better.
-pub(super) fn of_values(title: String, scale: Scale, values: &[(&SubjectInfo, f64)]) -> Drawing {
-    let mut peers = 0;
-    let bars = values.iter().map(|&(subject, value)| Bar {
-        name: subject.name.clone(),
-        class: class(subject, &mut peers),
-        value: Some([value / scale.one; 3]),
-        cell: scale.show(value).into(),
-    });
-    let greatest = values.iter().map(|(_, value)| value / scale.one).fold(0.0, f64::max);
-    let unit = format!("{}, less is better", scale.unit);
-    Chart::new(bars.collect(), greatest).drawn(title, unit)
 }
 
 impl Chart {

@@ -6,7 +6,7 @@ use crate::results::{Measured, SubjectInfo, Usage};
 use crate::units;
 
 use super::bars;
-use super::document::{self, Block, Cell, Drawing, Row, Section, Table, row, table_of};
+use super::document::{self, Block, Cell, Row, Section, Table, row, table_of};
 use super::view::{Figure, Figures, View, label, title};
 
 /// No figure is known.
@@ -41,7 +41,6 @@ pub(super) fn section(view: &View<'_>) -> Option<Section> {
         blocks.push(Block::Charts(charts.collect()));
         if tabled.shape == Shape::WithDetails {
             blocks.extend(details(view, tabled));
-            blocks.push(Block::Charts(latencies(view, &tables)));
         }
     }
     blocks.push(Block::List { heading: "The source".to_owned(), lines: facts(published) });
@@ -131,7 +130,7 @@ fn subject_rows(published: &Published, tabled: &Tabled, tables: &[Figures<'_>]) 
     Table::new(tabled.caption, &header, rows.collect())
 }
 
-/// The mean latency of single operations, the rate of copies, and the CPU of both.
+/// The rate of copies, and the CPU of all.
 fn details(view: &View<'_>, tabled: &Tabled) -> impl Iterator<Item = Block> {
     let table = |what: &str, of: &dyn Fn(&Measure, &str) -> Option<String>| {
         let measures = view.results.measures.iter().filter(|measure| tabled.has(&measure.id));
@@ -143,9 +142,6 @@ fn details(view: &View<'_>, tabled: &Tabled) -> impl Iterator<Item = Block> {
             |measure, subject| of(measure, &subject.name),
         )
     };
-    let latency = table("mean latency of an operation, µs", &|measure, subject| {
-        mean_latency_us(view, measure, subject).map(units::significant)
-    });
     let rate = table("MB/s", &|measure, subject| {
         let rate = view.median_of(&measure.id, subject, |it| {
             (measure.unit == Unit::Seconds && it.bytes > 0).then(|| it.bytes as f64 / it.seconds)
@@ -159,31 +155,13 @@ fn details(view: &View<'_>, tabled: &Tabled) -> impl Iterator<Item = Block> {
         let shown = [client, server].map(|it| it.map_or(UNKNOWN.to_owned(), units::significant));
         has_any.then(|| shown.join(" / "))
     });
-    let tables = [latency, rate, cpu].into_iter().flatten();
+    let tables = [rate, cpu].into_iter().flatten();
     tables.map(|table| Block::Table(table.transposed()))
-}
-
-fn mean_latency_us(view: &View<'_>, measure: &Measure, subject: &str) -> Option<f64> {
-    view.median_of(&measure.id, subject, |it| Some(it.latency.as_ref()?.mean_us))
 }
 
 /// Percent of one CPU.
 fn busy(usage: Usage, seconds: f64) -> f64 {
     (usage.user_s + usage.system_s) / seconds * 100.0
-}
-
-/// A chart of the mean latencies for each measure whose operations were timed.
-fn latencies(view: &View<'_>, tables: &[Figures<'_>]) -> Vec<Drawing> {
-    let chart = |measure: &Measure, subjects: &[&SubjectInfo]| {
-        let value = |subject: &SubjectInfo| mean_latency_us(view, measure, &subject.name);
-        let values = subjects.iter().filter_map(|&subject| Some((subject, value(subject)?)));
-        let values: Vec<_> = values.collect();
-        let name = format!("{}: mean latency", title(measure));
-        let scale = units::scale(Unit::Microseconds);
-        (!values.is_empty()).then(|| bars::of_values(name, scale, &values))
-    };
-    let rows = tables.iter().flat_map(|it| it.rows.iter().map(move |row| (row.0, &it.subjects)));
-    rows.filter_map(|(measure, subjects)| chart(measure, subjects)).collect()
 }
 
 /// What the runs of one program with one cipher have in common.

@@ -186,7 +186,6 @@ fn nas() {
     ];
     repeated.assert_table(caption, &columns, &ours);
     let details = |what: &str| format!("{caption}: {what}");
-    repeated.assert_table(&details("mean latency of an operation, µs"), &jobs, &ours);
     repeated.assert_table(&details("MB/s"), &copies, &ours);
     let both = [&jobs[..], &copies].concat();
     repeated.assert_table(&details("percent of one CPU, client / server"), &both, &ours);
