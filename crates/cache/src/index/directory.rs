@@ -93,8 +93,9 @@ impl Directory {
     /// Whether attributes of a name differ from those in the listing, and were seen after it.
     pub(crate) fn contradicts_listing(&self) -> bool {
         let Some(listed) = &self.listing else { return false };
-        let differs = |name: &[u8], attr: &Attr| {
-            listed.attr(name).is_none_or(|listed| !same_but_atime(&listed.attr, attr))
+        let differs = |name: &[u8], attr: &Attr| match listed.entry(name) {
+            Some(entry) => entry.attr.is_some_and(|listed| !same_but_atime(&listed, attr)),
+            None => true,
         };
         self.names.iter().filter(|(name, _)| !name.is_empty()).any(|(name, known)| {
             let alone = known.attr.as_ref().filter(|alone| self.is_newest(alone));
@@ -125,18 +126,20 @@ impl Directory {
     }
 
     /// The attributes of the name that were seen last. A listing that lacks the name is a proof of
-    /// its absence.
+    /// its absence; one may have the name without attributes.
     pub(crate) fn attr(&self, name: &[u8]) -> Option<KnownAttr> {
         let alone = self.names.get(name).and_then(|known| known.attr);
-        match &self.listing {
+        let listed = match &self.listing {
             // A listing has no entry for the directory itself.
             Some(listed)
                 if !name.is_empty() && !alone.is_some_and(|alone| self.is_newest(&alone)) =>
             {
-                listed.attr(name)
+                let seen_at = listed.listing.seen_at;
+                listed.entry(name)?.attr.map(|attr| KnownAttr { attr, seen_at })
             }
-            _ => alone.map(|(known, _)| known),
-        }
+            _ => None,
+        };
+        listed.or(alone.map(|(known, _)| known))
     }
 
     /// The smallest set of records that results in the same state.
@@ -175,9 +178,8 @@ impl Directory {
 }
 
 impl IndexedListing {
-    fn attr(&self, name: &[u8]) -> Option<KnownAttr> {
-        let entry = &self.listing.entries[*self.positions.get(name)?];
-        Some(KnownAttr { attr: entry.attr?, seen_at: self.listing.seen_at })
+    fn entry(&self, name: &[u8]) -> Option<&DirEntry> {
+        Some(&self.listing.entries[*self.positions.get(name)?])
     }
 }
 
@@ -260,6 +262,27 @@ mod tests {
         assert_eq!(attr(&[one.clone(), seen(1)]), 2);
         // The same listing again, later.
         assert_eq!(attr(&[one, seen(2), Record::SeenAgain(Timestamp::from_secs(3))]), 1);
+    }
+
+    #[test]
+    fn a_listing_without_attributes_leaves_those_of_its_names() {
+        let mut unattributed = listing(&[("a", 1)]);
+        unattributed.entries = unattributed
+            .entries
+            .iter()
+            .map(|entry| DirEntry { attr: None, ..entry.clone() })
+            .collect();
+        for (name, size) in [("a", Some(2)), ("b", None)] {
+            let records = [
+                Record::Listing(unattributed.clone()),
+                Record::Attr(name.as_bytes().to_vec(), known(2)),
+            ];
+            let mut directory = directory(&records);
+            assert_eq!(directory.contradicts_listing(), name == "b", "{name}");
+            directory.add(Record::SeenAgain(Timestamp::from_secs(3)));
+            let found = directory.attr(name.as_bytes()).map(|known| known.attr.size);
+            assert_eq!(found, size, "{name}");
+        }
     }
 
     #[test]

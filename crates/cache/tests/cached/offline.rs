@@ -1,8 +1,11 @@
 //! Without the server, the cache is shown, and a name is never absent only because it is unknown.
 
+use std::sync::Arc;
+
 use base::{Access, Errno, OpenFlags, Remote, RenameMode};
 use cache::{CachedConfig, Mode};
-use testkit::path;
+use testkit::mem::Options;
+use testkit::{MemRemote, path};
 
 use super::stage::{EIO, Stage, keep, list, pattern, read, size};
 
@@ -249,6 +252,29 @@ async fn an_equal_listing_is_newer_than_what_was_seen_before() {
     let cached = stage.mount_with(CachedConfig { offline: true, ..stage.config() });
     assert_eq!(size(&cached, "d/f").await, Ok(3));
     assert_eq!(size(&cached, "d/new").await, Err(Errno::ENOENT));
+}
+
+/// I8: a server may list names without attributes.
+#[tokio::test]
+async fn a_listing_without_attributes_hides_none() {
+    let options = Options { listing_attrs: false, ..Options::default() };
+    let stage = Stage::over(Arc::new(MemRemote::with(options)));
+    stage.put("d/f", "old");
+    let cached = stage.mount(Mode::CloseToOpen);
+    for content in ["old", "newer"] {
+        stage.put("d/f", content);
+        for _ in 0..2 {
+            assert_eq!(list(&cached, "d").await.unwrap(), ["f"]);
+            cached.wait_idle().await;
+            assert_eq!(size(&cached, "d/f").await, Ok(content.len() as u64));
+        }
+    }
+    stage.put("d/g", "");
+    assert_eq!(list(&cached, "d").await.unwrap(), ["f", "g"]);
+    cached.wait_idle().await;
+    drop(cached);
+    let cached = stage.mount_with(CachedConfig { offline: true, ..stage.config() });
+    assert_eq!((size(&cached, "d/f").await, size(&cached, "d/g").await), (Ok(5), Err(EIO)));
 }
 
 /// I8: what was seen last is valid, with `immutable` or without it.
