@@ -122,12 +122,13 @@ impl Core {
         {
             let Some(path) = file.path().filter(|path| !self.is_immutable(path)) else { continue };
             let name = path.file_name().filter(|_| path.parent().as_ref() == Some(dir));
-            let attr = batch.iter().find_map(|entry| {
-                let is_name = name.as_ref() == Some(&entry.name);
-                entry.attr.filter(|attr| is_name || file.is_linked_to(attr))
-            });
-            if let Some(attr) = attr {
-                file.recognize(&attr);
+            // Its name may be that of another file, and another entry may be a name of it.
+            for entry in batch {
+                if let Some(attr) = &entry.attr
+                    && (name.as_ref() == Some(&entry.name) || file.is_linked_to(attr))
+                {
+                    file.recognize(attr);
+                }
             }
         }
     }

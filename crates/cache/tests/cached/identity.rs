@@ -1,7 +1,7 @@
 //! Over a remote that identifies files: inode number and ctime decide whether a content is current,
 //! and are shown as recorded.
 
-use base::{Access, Attr, AttrChange, OpenFlags, Remote, Timestamp};
+use base::{Access, Attr, AttrChange, Errno, OpenFlags, Remote, Timestamp};
 use bytes::Bytes;
 use cache::{CachedConfig, Mode};
 use testkit::path;
@@ -209,6 +209,27 @@ async fn what_is_written_by_one_name_is_read_by_another() {
         assert_eq!(data.to_vec(), expected.as_bytes(), "{how:?}");
         cached.close(reader.fh);
     }
+}
+
+/// A2, I4: in a listing, the name of an open file may be that of another file.
+#[tokio::test]
+async fn a_listing_shows_what_is_written_by_another_name_of_a_replaced_file() {
+    let stage = Stage::over(identifying_files());
+    stage.put("a", "old");
+    stage.memory.link(&path("a"), &path("b")).await.unwrap();
+    stage.memory.set_ctime("a", LONG_AGO);
+    keep(&stage.mount(Mode::CloseToOpen), "a").await;
+    let cached = stage.mount(Mode::CloseToOpen);
+    let reader = cached.open(&path("a"), OpenFlags::existing(Access::Read)).await.unwrap();
+    assert_eq!(cached.status().hits, 1);
+    stage.memory.link(&path("b"), &path("c")).await.unwrap();
+    stage.memory.remove("a");
+    stage.put("a", "another file");
+    stage.memory.put_file("b", "newer");
+    assert_eq!(list(&cached, "").await.unwrap(), ["a", "b", "c"]);
+    // Its name does not lead to it.
+    assert_eq!(cached.read(reader.fh, 0, 8).await.err(), Some(Errno::ESTALE));
+    cached.close(reader.fh);
 }
 
 /// A link or another mode changes the ctime, but no content.
