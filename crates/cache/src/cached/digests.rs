@@ -208,7 +208,10 @@ impl Core {
         let listing = match known() {
             Some(listing) => listing,
             None => {
-                self.list(dir).await?;
+                if !self.list(dir, MAX_ENTRIES).await? {
+                    self.server_digests.set_too_long(dir);
+                    return None;
+                }
                 known()?
             }
         };
@@ -233,20 +236,19 @@ impl Core {
         Some(files)
     }
 
-    /// Lists a directory, so that it is recorded. `None` where that fails, or once the listing is
-    /// too long for that.
-    pub(super) async fn list(&self, dir: &RemotePath) -> Option<()> {
+    /// Lists a directory, so that its files' times are known, and that it is recorded. Returns
+    /// whether this is all of it: it ends beyond `most` entries. `None` where it fails.
+    pub(super) async fn list(&self, dir: &RemotePath, most: usize) -> Option<bool> {
         let listed = self.opendir(dir).await.ok()?;
         let _closed = OnDrop(|| drop(self.listings.remove(listed.0)));
         let mut count = 0;
         while let Some(batch) = self.readdir(listed).await.ok()? {
             count += batch.len();
-            if count > MAX_ENTRIES {
-                self.server_digests.set_too_long(dir);
-                return None;
+            if count > most {
+                return Some(false);
             }
         }
-        Some(())
+        Some(true)
     }
 
     /// The cached content of the file, if the server returned its digest.

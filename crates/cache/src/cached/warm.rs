@@ -94,7 +94,7 @@ impl Core {
             let past = tokio::time::sleep(std::time::Duration::from_secs(RACY_SECS as u64));
             let listing = async {
                 if let Some(dir) = path.parent() {
-                    self.list(&dir).await;
+                    self.list(&dir, usize::MAX).await;
                 }
             };
             tokio::select! {

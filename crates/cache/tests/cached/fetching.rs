@@ -223,6 +223,23 @@ async fn a_young_file_is_fetched_when_its_time_is_past() {
     assert!(cached.presence(&path("f")).await.unwrap().whole);
 }
 
+/// One listing shows the times of all files, however many there are.
+#[tokio::test(start_paused = true)]
+async fn one_wait_is_enough_for_all_young_files_of_a_huge_directory() {
+    let stage = Stage::new();
+    let mut names: Vec<_> = (0..202_000).map(|file| format!("f{file}")).collect();
+    // In the order of the listing.
+    names.sort_by_key(|name| base::stable_hash(name.as_bytes()));
+    names.iter().for_each(|name| stage.put(&format!("d/{name}"), ""));
+    let young = [201_998, 201_999].map(|at: usize| format!("d/{}", names[at]));
+    young.iter().for_each(|file| stage.memory.put_file(file, "content"));
+    let cached = stage.mount(Mode::CloseToOpen);
+    assert_eq!(cached.warm(&path(&young[0]), &|_| ()).await, Ok(Warmed::Fetched(7)));
+    let since = tokio::time::Instant::now();
+    assert_eq!(cached.warm(&path(&young[1]), &|_| ()).await, Ok(Warmed::Fetched(7)));
+    assert!(since.elapsed().as_secs() < 1);
+}
+
 /// A fetch that fails, at any request, leaves no wrong bytes and no open handle.
 #[tokio::test]
 async fn a_fetch_that_fails_leaves_nothing_wrong() {
