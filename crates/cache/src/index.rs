@@ -134,6 +134,23 @@ impl Shared {
         self.with_directory(source, path.clone(), Directory::listing)
     }
 
+    /// The attributes recorded for single names in the directory `path` that `listing`, which was
+    /// just read, may not replace: newer ones, and all if some of its own are unknown.
+    pub(crate) fn attrs_beside(
+        &self,
+        source: &SourceId,
+        path: &RemotePath,
+        listing: &Listing,
+    ) -> Vec<(Vec<u8>, KnownAttr)> {
+        let has_all = listing.entries.iter().all(|entry| entry.attr.is_some());
+        let attrs = self.with_directory(source, path.clone(), |directory| {
+            let wanted =
+                directory.attrs().filter(|(_, it)| !has_all || it.seen_at > listing.seen_at);
+            Some(wanted.map(|(name, known)| (name.to_vec(), *known)).collect())
+        });
+        attrs.unwrap_or_default()
+    }
+
     /// Whether a name in the directory `path` was seen after its listing, and differs from it.
     pub(crate) fn contradicts_listing(&self, source: &SourceId, path: &RemotePath) -> bool {
         let contradicts = |directory: &Directory| Some(directory.contradicts_listing());

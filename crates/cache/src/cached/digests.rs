@@ -312,7 +312,9 @@ impl Core {
 
     /// Records that the file has the cached content `known`.
     fn record_content(&self, path: &RemotePath, known: &KnownFile, stamp: RequestStamp) {
-        self.store.record_file(self.source(path), path, known);
+        let source = self.source(path);
+        self.write_listing_of(source, path);
+        self.store.record_file(source, path, known);
         self.undo_if_changed(path, stamp);
     }
 

@@ -11,7 +11,7 @@ use base::{Dh, DirEntry, Errno, Mutex, OwnedDh, RemotePath, Result};
 use super::files::is_identified;
 use super::names::RequestStamp;
 use super::{Core, ReadPolicy, RemoteWait};
-use crate::{Listing, SourceId};
+use crate::{KnownAttr, Listing, SourceId};
 
 /// Entries returned at once from a cached listing.
 const BATCH: usize = 512;
@@ -139,7 +139,10 @@ impl Core {
         let Some(entries) = remote.entries.lock().take().filter(|_| untouched()) else { return };
         let source = self.source(path);
         let listing = Listing { entries: entries.into(), seen_at: remote.stamp.time };
-        match self.pending_listings.add(*source, path.clone(), generation, listing) {
+        let recorded = self.store.attrs_beside(source, path, &listing);
+        let shown = |known: KnownAttr| KnownAttr { attr: self.shown(&known.attr), ..known };
+        let recorded = recorded.into_iter().map(|(name, known)| (name, shown(known))).collect();
+        match self.pending_listings.add(*source, path.clone(), generation, listing, recorded) {
             // A change that began meanwhile may have tried to forget it before it was added.
             Ok(_) if !untouched() => self.pending_listings.forget_listing(path),
             Ok(pending) => self.write_behind.listed(pending),

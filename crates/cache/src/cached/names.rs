@@ -115,9 +115,10 @@ impl Core {
 
     /// The attributes that were seen last, of those recorded and those in a listing that will be.
     pub(crate) fn recorded_attr(&self, source: &SourceId, path: &RemotePath) -> Option<KnownAttr> {
-        let known = self.store.attr(source, path);
-        let recorded = known.map(|it| KnownAttr { attr: self.shown(&it.attr), ..it });
-        self.pending_listings.attr(source, path, recorded)
+        self.pending_listings.attr(source, path).unwrap_or_else(|| {
+            let known = self.store.attr(source, path)?;
+            Some(KnownAttr { attr: self.shown(&known.attr), ..known })
+        })
     }
 
     /// Recorded attributes as this mount shows them.
@@ -162,15 +163,20 @@ impl Core {
         if known.is_some_and(|known| same_but_atime(&known, attr)) {
             return;
         }
-        if let Some(dir) = path.parent()
-            && let Some(pending) = self.pending_listings.get(source, &dir)
-        {
-            // The directory's listing has older attributes: it is written first.
-            self.recorder.write_pending(&pending);
-        }
+        self.write_listing_of(source, path);
         let known = KnownAttr { attr: *attr, seen_at: stamp.time };
         self.store.record_attr(source, path, &known);
         self.undo_if_changed(path, stamp);
+    }
+
+    /// Writes the pending listing that has the name of `path`, since newer attributes are to be
+    /// recorded.
+    pub(super) fn write_listing_of(&self, source: &SourceId, path: &RemotePath) {
+        if let Some(dir) = path.parent()
+            && let Some(pending) = self.pending_listings.get(source, &dir)
+        {
+            self.recorder.write_pending(&pending);
+        }
     }
 
     /// Records that the remote returned `ENOENT`.

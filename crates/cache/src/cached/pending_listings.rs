@@ -27,7 +27,7 @@ pub(crate) struct PendingListing {
     /// When it was requested, in the order of the changes made here.
     pub(crate) generation: Generation,
     pub(crate) listing: Listing,
-    /// The listing as a look-up table by name.
+    /// The listing as a look-up table by name, with what was seen of its names after it began.
     directory: Directory,
     /// The entries of all pending listings, of which this one has its share until it is dropped.
     entry_count: Arc<Budget>,
@@ -54,20 +54,23 @@ pub(crate) struct PendingListings {
 }
 
 impl PendingListings {
-    /// Adds a listing, which replaces an older one. Beyond the bound it is returned, and the
-    /// directory has no pending listing.
+    /// Adds a listing, which replaces an older one. `recorded` are the attributes in the store that
+    /// it does not replace. Beyond the bound it is returned, and the directory has no pending
+    /// listing.
     pub(crate) fn add(
         &self,
         source: SourceId,
         path: RemotePath,
         generation: Generation,
         listing: Listing,
+        recorded: Vec<(Vec<u8>, KnownAttr)>,
     ) -> Result<Arc<PendingListing>, Listing> {
         if !self.entry_count.take(weight(&listing), MAX_ENTRIES) {
             self.listings.lock().remove(&path);
             return Err(listing);
         }
         let mut directory = Directory::default();
+        recorded.into_iter().for_each(|(name, known)| directory.add(Record::Attr(name, known)));
         directory.add(Record::Listing(listing.clone()));
         let entry_count = self.entry_count.clone();
         let pending =
@@ -89,19 +92,11 @@ impl PendingListings {
         }
     }
 
-    /// The attributes of `path` that were seen last: those of `recorded`, or those in the pending
-    /// listing of its directory; `None` also if that lacks the name.
-    pub(crate) fn attr(
-        &self,
-        source: &SourceId,
-        path: &RemotePath,
-        recorded: Option<KnownAttr>,
-    ) -> Option<KnownAttr> {
-        let Some(pending) = path.parent().and_then(|parent| self.get(source, &parent)) else {
-            return recorded;
-        };
-        let newer = recorded.filter(|known| known.seen_at > pending.listing.seen_at);
-        newer.or_else(|| pending.directory.attr(path.file_name()?.as_bytes()))
+    /// The attributes of `path` that were seen last, if the listing of its directory is pending;
+    /// `Some(None)` if it lacks the name. Whoever records newer ones writes the listing first.
+    pub(crate) fn attr(&self, source: &SourceId, path: &RemotePath) -> Option<Option<KnownAttr>> {
+        let pending = self.get(source, &path.parent()?)?;
+        Some(pending.directory.attr(path.file_name()?.as_bytes()))
     }
 
     /// Whether the pending listing of its directory contains the name of `path`.
@@ -173,22 +168,18 @@ mod tests {
         names: &[&str],
     ) -> Result<Arc<PendingListing>, Listing> {
         let generation = Changes::new(std::time::Duration::ZERO).generation();
-        pending_listings.add(SourceId::new(b"a"), path(dir), generation, listing(names))
+        let source = SourceId::new(b"a");
+        pending_listings.add(source, path(dir), generation, listing(names), Vec::new())
     }
 
     #[test]
     fn a_pending_listing_is_valid_until_it_is_written_or_forgotten() {
         let (pending_listings, source) = (PendingListings::default(), SourceId::new(b"a"));
         let first = add(&pending_listings, "d", &["f"]).unwrap();
-        let listed = pending_listings.attr(&source, &path("d/f"), None).unwrap();
-        assert_eq!(listed.attr.size, 1);
-        let older = Some(KnownAttr { seen_at: Timestamp::default(), ..listed });
-        let newer = Some(KnownAttr { seen_at: Timestamp::from_secs(i64::MAX), ..listed });
-        let attr = |at: &str, recorded| pending_listings.attr(&source, &path(at), recorded);
-        assert_eq!(attr("d/g", None), None);
-        assert_eq!(attr("d/g", older), None, "the listing says that there is none");
-        assert_eq!((attr("d/g", newer), attr("d/f", newer)), (newer, newer));
-        assert_eq!((attr("d/f", older), attr("e/g", older)), (Some(listed), older));
+        let attr = |at: &str| pending_listings.attr(&source, &path(at));
+        assert_eq!(attr("d/f").unwrap().unwrap().attr.size, 1);
+        assert_eq!(attr("d/g"), Some(None), "the listing says that there is none");
+        assert_eq!(attr("e/g"), None);
         assert_eq!(pending_listings.lists(&source, &path("d/g")), Some(false));
         assert_eq!(pending_listings.lists(&source, &path("e/g")), None);
         assert_eq!(
@@ -207,6 +198,29 @@ mod tests {
         );
         pending_listings.remove_written(&second);
         assert!(pending_listings.listing(&source, &path("d")).is_none());
+    }
+
+    #[test]
+    fn what_was_seen_during_a_listing_is_looked_up_in_it() {
+        let (pending_listings, source) = (PendingListings::default(), SourceId::new(b"a"));
+        let listed = listing(&["f", "g", "h"]);
+        let attr = listed.entries[0].attr.unwrap();
+        let seen = |secs| KnownAttr { attr, seen_at: Timestamp::from_secs(secs) };
+        let (older, newer) = (seen(0), seen(i64::MAX));
+        let recorded = [("f", older), ("g", newer), ("x", older), ("y", newer)];
+        let recorded = recorded.map(|(name, known)| (name.as_bytes().to_vec(), known)).to_vec();
+        let generation = Changes::new(std::time::Duration::ZERO).generation();
+        let known = KnownAttr { attr, seen_at: listed.seen_at };
+        assert!(pending_listings.add(source, path("d"), generation, listed, recorded).is_ok());
+        for (name, expected) in [
+            ("d/f", Some(known)),
+            ("d/g", Some(newer)),
+            ("d/h", Some(known)),
+            ("d/x", None),
+            ("d/y", Some(newer)),
+        ] {
+            assert_eq!(pending_listings.attr(&source, &path(name)), Some(expected), "{name}");
+        }
     }
 
     #[test]

@@ -121,6 +121,11 @@ impl Directory {
         self.names.iter().filter_map(|(name, known)| Some((&name[..], known.file.as_ref()?)))
     }
 
+    /// The attributes recorded for single names, not by the listing.
+    pub(crate) fn attrs(&self) -> impl Iterator<Item = (&[u8], &KnownAttr)> {
+        self.names.iter().filter_map(|(name, known)| Some((&name[..], &known.attr.as_ref()?.0)))
+    }
+
     pub(crate) fn link(&self, name: &[u8]) -> Option<KnownLink> {
         self.names.get(name)?.link.clone()
     }
