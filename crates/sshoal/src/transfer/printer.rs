@@ -28,7 +28,10 @@ pub struct Printer {
 
 struct Shared {
     state: Mutex<State>,
-    changed: Condvar,
+    /// For the thread: there is something to write.
+    work: Condvar,
+    /// For callers: there is room, a text is written, or the end was requested.
+    progress: Condvar,
     /// Why nothing more is printed.
     failed: watch::Sender<Option<io::ErrorKind>>,
 }
@@ -46,8 +49,13 @@ impl Printer {
     pub fn new(output: impl FnMut(&[u8]) -> io::Result<()> + Send + 'static) -> Printer {
         let output: Option<Output> = Some(Box::new(output));
         let state = State { output, waiting: Vec::new(), is_writing: false, is_ending: false };
-        let (state, changed) = (Mutex::new(state), Condvar::new());
-        Printer { shared: Arc::new(Shared { state, changed, failed: watch::Sender::new(None) }) }
+        let shared = Shared {
+            state: Mutex::new(state),
+            work: Condvar::new(),
+            progress: Condvar::new(),
+            failed: watch::Sender::new(None),
+        };
+        Printer { shared: Arc::new(shared) }
     }
 
     /// Why nothing more is printed, if a write has failed.
@@ -60,7 +68,7 @@ impl Printer {
         let mut state = self.shared.state.lock();
         if self.shared.is_full(&state) {
             drop(state);
-            state = block_in_place(|| self.shared.wait_while(|state| self.shared.is_full(state)));
+            state = block_in_place(|| self.shared.progress_while(|it| self.shared.is_full(it)));
         }
         if self.shared.has_failed() {
             return;
@@ -70,13 +78,13 @@ impl Printer {
             let shared = self.shared.clone();
             std::thread::spawn(move || shared.write_all(output));
         }
-        self.shared.changed.notify_all();
+        self.shared.work.notify_one();
     }
 
     /// The copy is to end: no caller waits any more.
     pub fn end(&self) {
         self.shared.state.lock().is_ending = true;
-        self.shared.changed.notify_all();
+        self.shared.progress.notify_all();
     }
 
     /// Waits until all is written, or a write has failed; after [`Printer::end`] no longer than
@@ -84,15 +92,14 @@ impl Printer {
     pub fn finish(&self) -> bool {
         let is_over = |state: &State| self.shared.is_idle(state) || self.shared.has_failed();
         block_in_place(|| {
-            let state = self.shared.wait_while(|state| !is_over(state) && !state.is_ending);
+            let mut state = self.shared.progress_while(|it| !is_over(it) && !it.is_ending);
             let until = Instant::now() + END_WAIT;
-            let mut state = state;
             while !is_over(&state) {
                 let left = until.saturating_duration_since(Instant::now());
                 if left.is_zero() {
                     return false;
                 }
-                let waited = self.shared.changed.wait_timeout(state, left);
+                let waited = self.shared.progress.wait_timeout(state, left);
                 state = waited.unwrap_or_else(PoisonError::into_inner).0;
             }
             true
@@ -113,25 +120,27 @@ impl Shared {
         state.waiting.is_empty() && !state.is_writing
     }
 
-    fn wait_while(&self, condition: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
-        let waited = self.changed.wait_while(self.state.lock(), |state| condition(state));
+    /// Waits as a caller, while the condition is true.
+    fn progress_while(&self, condition: impl Fn(&State) -> bool) -> MutexGuard<'_, State> {
+        let waited = self.progress.wait_while(self.state.lock(), |state| condition(state));
         waited.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The thread.
     fn write_all(&self, mut output: Output) {
         loop {
-            let mut state = self.wait_while(|state| state.waiting.is_empty());
+            let waited = self.work.wait_while(self.state.lock(), |state| state.waiting.is_empty());
+            let mut state = waited.unwrap_or_else(PoisonError::into_inner);
             let text = std::mem::take(&mut state.waiting);
             state.is_writing = true;
             drop(state);
-            self.changed.notify_all();
+            self.progress.notify_all();
             let written = output(&text);
             if let Err(error) = &written {
                 self.failed.send_replace(Some(error.kind()));
             }
             self.state.lock().is_writing = false;
-            self.changed.notify_all();
+            self.progress.notify_all();
             if written.is_err() {
                 return;
             }
