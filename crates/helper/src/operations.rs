@@ -58,7 +58,11 @@ impl Server {
             // Another process has a lease on the file (fcntl(2)), or it is a large one.
             (Err(Errno::AGAIN), None) => return Ok(None),
             (Err(Errno::AGAIN), Some(release)) if !native.contains(OFlags::EXCL) => {
-                self.paths.open_leased(path, native, release)?
+                match self.paths.open_leased(path, native, release)? {
+                    Some(fd) => fd,
+                    // A large file delays other requests.
+                    None => self.paths.open(path, native, mode)?,
+                }
             }
             (opened, _) => opened?,
         };

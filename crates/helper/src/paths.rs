@@ -15,7 +15,7 @@ use std::path::{Component, Path, PathBuf};
 use base::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fstat, fstatfs, openat,
+    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags, fstat, fstatfs, lstat, openat,
     openat2, readlinkat, statx,
 };
 use rustix::io::{Errno, Result};
@@ -226,14 +226,19 @@ impl Paths {
 
     /// Opens the entry at `path`, on which another process has a lease (fcntl(2)): that was the
     /// error of [`Paths::open`] with `NONBLOCK`; or whose truncation takes long. Before this waits,
-    /// it calls `release`: from then on no change of a name has an effect on what is opened.
+    /// it calls `release`: from then on no change of a name has an effect on what is opened. `None`
+    /// without `/proc`, and then without a call of `release`.
     pub(crate) fn open_leased(
         &self,
         path: &[u8],
         flags: OFlags,
         release: &dyn Fn(),
-    ) -> Result<OwnedFd> {
+    ) -> Result<Option<OwnedFd>> {
         let pinned = self.pin(path, !flags.contains(OFlags::NOFOLLOW))?;
+        let own = own_path(pinned.as_fd());
+        if lstat(&own).is_err() {
+            return Ok(None);
+        }
         // The entry exists.
         let mut flags = (flags - OFlags::CREATE) | OFlags::CLOEXEC;
         // A FIFO may have taken the name: its open would wait for the other end.
@@ -241,9 +246,7 @@ impl Paths {
             flags -= OFlags::NONBLOCK;
             release();
         }
-        // Without `/proc`. The entry exists.
-        let error = |errno| if errno == Errno::NOENT { Errno::AGAIN } else { errno };
-        openat(CWD, own_path(pinned.as_fd()), flags, Mode::empty()).map_err(error)
+        openat(CWD, own, flags, Mode::empty()).map(Some)
     }
 
     /// The last name of `path` and its directory, for a call that creates, removes or renames it.
@@ -658,7 +661,7 @@ mod tests {
         let paths = Paths::new(Some(dir.path())).unwrap();
         let release = || panic!("it waits");
         let flags = OFlags::RDONLY | OFlags::NONBLOCK;
-        paths.open_leased(b"fifo", flags, &release).unwrap();
+        assert!(paths.open_leased(b"fifo", flags, &release).unwrap().is_some());
     }
 
     #[test]

@@ -581,8 +581,11 @@ fn changes(request: &Request<'_>) -> bool {
 #[cfg(test)]
 mod tests {
     use std::cell::Cell;
+    use std::os::unix::ffi::OsStrExt;
 
+    use rustix::mount::{MountFlags, mount};
     use sftp::codec::{FileAttrs, RenameFlags};
+    use testkit::own_process::is_inside;
 
     use super::*;
     use crate::schedule::Schedule;
@@ -635,6 +638,29 @@ mod tests {
             server.execute(1, &request, Some(&|| released.set(true)), &mut []);
             assert_eq!(released.get(), is_large);
         }
+    }
+
+    /// Then no later request may be executed before it, which might give the name to another file.
+    #[test]
+    fn a_large_file_is_truncated_also_without_proc() {
+        let test = "server::tests::a_large_file_is_truncated_also_without_proc";
+        if !is_inside(sandbox::namespace::command(), test) {
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        mount("none", "/proc", "tmpfs", MountFlags::empty(), None).unwrap();
+        // A root needs it.
+        let server = Server::new(&Options::default(), Arc::new(Room::new(10))).unwrap();
+        let file = dir.path().join("f");
+        std::fs::write(&file, vec![7; 2 << 20]).unwrap();
+        let path = file.as_os_str().as_bytes();
+        let flags = OpenFlags::WRITE | OpenFlags::TRUNCATE;
+        let request = Request::Open { path, flags, attrs: FileAttrs::default() };
+        let released = Cell::new(false);
+        let answer = server.execute(1, &request, Some(&|| released.set(true)), &mut []);
+        assert!(matches!(answer, Answer::Reply(Reply::Handle(_))), "{answer:?}");
+        assert!(!released.get());
+        assert_eq!(std::fs::metadata(&file).unwrap().len(), 0);
     }
 
     /// In one burst: WRITE, CLOSE, and the rename to the final name.
