@@ -140,17 +140,7 @@ pub(crate) fn serve_connection(
     room: &Arc<Room>,
 ) -> Result<(), Error> {
     let place = room.place().ok_or_else(|| Error::Stream(Errno::MFILE.into()))?;
-    let server = Server::new(options, room.clone()).map_err(|errno| Error::Root(errno.into()))?;
-    let locks = server.locks.clone();
-    let session = Session {
-        server,
-        options: options.clone(),
-        listener: Mutex::default(),
-        state: Mutex::default(),
-        queued: Condvar::new(),
-        changed: Condvar::new(),
-        output: Mutex::new(Output { stream: output, replies: BytesMut::new(), locks, error: None }),
-    };
+    let session = Session::new(output, options, room)?;
     let (over, is_over) = mpsc::channel();
     let thread = thread::Builder::new().name("session".to_owned()).spawn(move || {
         thread::scope(|scope| {
@@ -253,6 +243,26 @@ impl State {
 }
 
 impl Session {
+    fn new(
+        output: Box<dyn Replies>,
+        options: &Options,
+        room: &Arc<Room>,
+    ) -> Result<Session, Error> {
+        let server = Server::new(options, room.clone());
+        let server = server.map_err(|errno| Error::Root(errno.into()))?;
+        let locks = server.locks.clone();
+        let output = Output { stream: output, replies: BytesMut::new(), locks, error: None };
+        Ok(Session {
+            server,
+            options: options.clone(),
+            listener: Mutex::default(),
+            state: Mutex::default(),
+            queued: Condvar::new(),
+            changed: Condvar::new(),
+            output: Mutex::new(output),
+        })
+    }
+
     fn read_requests<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -392,12 +402,9 @@ impl Session {
             return Ok(None);
         }
         let ready = state.schedule.overtake(PATIENCE);
-        // Also in place of those that hang.
-        let count = (state.queue.len() + ready.len()).saturating_sub(state.idle);
         self.queue(state, ready);
-        for _ in 0..count {
-            self.provide_thread(scope, 0)?;
-        }
+        // Also in place of those that hang.
+        self.provide_threads(scope, 0)?;
         Ok(Some(PATIENCE))
     }
 
@@ -463,7 +470,7 @@ impl Session {
         }
         state.threads += 1;
         let started = thread::Builder::new().name("sftp".to_owned()).spawn_scoped(scope, || {
-            self.work();
+            self.work(scope);
         });
         if let Err(error) = started {
             state.threads -= 1;
@@ -475,8 +482,29 @@ impl Session {
         Ok(())
     }
 
+    /// Starts the threads of the pool that the requests in the queue lack. `free` others take one
+    /// each.
+    ///
+    /// # Errors
+    /// As [`Session::provide_thread`].
+    fn provide_threads<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        free: usize,
+    ) -> Result<(), Error> {
+        let state = self.state.lock();
+        let count = state.queue.len().saturating_sub(state.idle + free);
+        drop(state);
+        (0..count).try_for_each(|_| self.provide_thread(scope, 0))
+    }
+
     /// A thread of the pool: executes requests until the session ends.
-    fn work(&self) {
+    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+        // The thread that reads requests may wait for the client.
+        let proceed = |ready: &dyn Fn(&mut Schedule<Bytes>) -> Vec<(Ticket, Bytes)>| {
+            self.proceed(ready);
+            let _ = self.provide_threads(scope, 0);
+        };
         let mut buffer = Vec::new();
         while let Some((ticket, packet)) = self.next_request() {
             let request = Request::decode(&packet);
@@ -489,13 +517,13 @@ impl Session {
                 // them may close the handle.
                 Ok((id, Request::Fsync { handle })) => {
                     let file = self.server.handles.file(handle);
-                    self.proceed(|schedule| schedule.release(ticket));
+                    proceed(&|schedule| schedule.release(ticket));
                     let reply = Server::sync(file);
                     self.state.lock().schedule.executed(ticket);
                     self.output.lock().reply(id, &reply);
                 }
                 Ok((id, request)) => {
-                    let release = || self.proceed(|schedule| schedule.release_shared(ticket));
+                    let release = || proceed(&|schedule| schedule.release_shared(ticket));
                     let answer = self.answer(id, &request, Some(&release), &mut buffer);
                     self.state.lock().schedule.executed(ticket);
                     answer.into_iter().for_each(|answer| self.send(id, answer, &buffer));
@@ -503,6 +531,8 @@ impl Session {
                 Err(_) => {}
             }
             self.finish(ticket);
+            // This one is free for a request.
+            let _ = self.provide_threads(scope, 1);
             let _ = self.output.lock().flush();
         }
     }
@@ -832,8 +862,10 @@ mod tests {
 
     use base::{LockFamily, LockKind, LockOwner, LockRange};
     use sftp::codec::{FileAttrs, OpenFlags, encode_init};
+    use testkit::Lease;
 
     use super::*;
+    use crate::schedule::{Mode, Resource};
 
     #[test]
     fn a_queued_release_is_small() {
@@ -850,6 +882,54 @@ mod tests {
         };
         assert_eq!(release(0), (true, false), "does not keep the receive buffer");
         assert_eq!(release(MAX_RELEASE_BYTES), (false, true));
+    }
+
+    /// A session without a thread that reads requests, and the client's end of its replies.
+    fn session(dir: &Path) -> (Session, UnixStream) {
+        let (client, theirs) = UnixStream::pair().unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let options = Options { root: Some(dir.to_owned()), ..Options::default() };
+        let output = Box::new(File::from(OwnedFd::from(theirs)));
+        (Session::new(output, &options, &Arc::new(Room::new(10))).unwrap(), client)
+    }
+
+    /// A burst of changes of names, each of which takes long, while there is one idle thread, and
+    /// the thread that reads requests waits for the client.
+    #[test]
+    fn a_request_that_an_executed_one_releases_gets_a_thread() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut leases = Vec::new();
+        for name in ["a", "b"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+            leases.push(Lease::take(&dir.path().join(name)));
+        }
+        if leases.iter().any(Option::is_none) {
+            eprintln!("skipped: the file system has no leases");
+            return;
+        }
+        let (session, mut client) = session(dir.path());
+        let (flags, attrs) = (OpenFlags::WRITE | OpenFlags::CREATE, FileAttrs::default());
+        let mut head = [0; 9];
+        let received = thread::scope(|scope| {
+            let names = vec![(Resource::Names, Mode::Change)];
+            let (first, _) = session.state.lock().schedule.add(names, false, None, Bytes::new());
+            for (id, path) in [(1, b"a"), (2, b"b"), (3, b"c")] {
+                let mut packet = BytesMut::new();
+                Request::Open { path, flags, attrs }.encode(id, &mut packet);
+                let packet = packet.freeze().slice(HEADER_BYTES..);
+                session.accept(scope, packet, &mut []).unwrap();
+                while session.state.lock().idle == 0 {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+            session.finish(first);
+            let received = client.read_exact(&mut head);
+            drop(leases);
+            session.end();
+            received
+        });
+        received.unwrap();
+        assert_eq!(head[5..], [0, 0, 0, 3]);
     }
 
     /// A connection of a client, and its handle of the file `f`.
