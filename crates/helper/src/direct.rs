@@ -60,9 +60,9 @@ pub(crate) fn listen(
 }
 
 impl Replies for direct::Writer {
-    /// With a lease there is the limit also without locks, since a write waits without asking again.
+    /// The limit is that at the beginning, since a write waits without asking again.
     fn write_within(&mut self, slices: &[IoSlice<'_>], locks: &Locks) -> io::Result<usize> {
-        self.limit_silence(locks.lease())?;
+        self.limit_silence(locks.write_limit())?;
         self.write_vectored(slices)
     }
 }

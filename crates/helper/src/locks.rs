@@ -81,7 +81,18 @@ struct State {
     granted: VecDeque<(u32, LockUndo)>,
     /// How long the client may send nothing while it has locks.
     lease: Option<Duration>,
+    /// Requests for locks that are being executed.
+    executing: usize,
     is_ending: bool,
+}
+
+/// See [`Locks::execute`].
+pub(crate) struct Executing<'a>(&'a Locks);
+
+impl Drop for Executing<'_> {
+    fn drop(&mut self) {
+        self.0.state.lock().executing -= 1;
+    }
 }
 
 /// The locks of a client. See the [module](self).
@@ -107,6 +118,22 @@ impl Locks {
     /// How long the client may send nothing from now on: it has a lease, and locks.
     pub(crate) fn silence_limit(&self) -> Option<Duration> {
         self.lease().filter(|_| !self.held.is_empty())
+    }
+
+    /// For how long the client may take no reply: as [`Locks::silence_limit`], but also while a lock
+    /// is requested, which may be set while a write waits.
+    pub(crate) fn write_limit(&self) -> Option<Duration> {
+        let (lease, is_requested) = {
+            let state = self.state.lock();
+            (state.lease, state.executing > 0 || !state.waiting.is_empty())
+        };
+        lease.filter(|_| is_requested || !self.held.is_empty())
+    }
+
+    /// A request for a lock is being executed until this is dropped.
+    pub(crate) fn execute(&self) -> Executing<'_> {
+        self.state.lock().executing += 1;
+        Executing(self)
     }
 
     /// What serves the waiting requests for files on local file systems, or all others.

@@ -183,7 +183,7 @@ pub(crate) trait Input: Read {
 /// A stream of replies.
 pub(crate) trait Replies: Send {
     /// Writes some bytes. If none can be written within [`Locks::silence_limit`], that is an error.
-    /// With a lease there may be such a limit only while this waits.
+    /// With a [`Locks::write_limit`] there may be such a limit only while this waits.
     fn write_within(&mut self, slices: &[IoSlice<'_>], locks: &Locks) -> io::Result<usize>;
 }
 
@@ -575,6 +575,14 @@ impl Session {
         release: Option<&dyn Fn()>,
         buffer: &mut [u8],
     ) -> Option<Answer> {
+        // No lock is set while a write waits without a limit.
+        let is_lock =
+            matches!(request, Request::Lock { lock: LockRequest::Set { kind: Some(_), .. }, .. });
+        let _executing = is_lock.then(|| {
+            let executing = self.server.locks.execute();
+            drop(self.output.lock());
+            executing
+        });
         let executed =
             catch_unwind(AssertUnwindSafe(|| self.server.execute(id, request, release, buffer)));
         let answer = executed.unwrap_or_else(|_| {
@@ -769,7 +777,7 @@ impl Replies for File {
             match sent {
                 Err(Errno::INTR) => continue,
                 // A pipe. It takes all at once only if it may wait as long as that takes.
-                Err(Errno::NOTSOCK) if locks.lease().is_none() => {
+                Err(Errno::NOTSOCK) if locks.write_limit().is_none() => {
                     return self.write_vectored(slices);
                 }
                 Err(Errno::AGAIN | Errno::NOTSOCK) => {}
@@ -930,6 +938,45 @@ mod tests {
         });
         received.unwrap();
         assert_eq!(head[5..], [0, 0, 0, 3]);
+    }
+
+    /// The limit makes each write to a pipe short, and ends a connection that is only slow.
+    #[test]
+    fn a_write_is_limited_while_a_lock_is_held_or_requested() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f"), "").unwrap();
+        let (session, _client) = session(dir.path());
+        let (flags, attrs) = (OpenFlags::READ | OpenFlags::WRITE, FileAttrs::default());
+        let execute = |request| match session.answer(1, &request, None, &mut []) {
+            Some(Answer::Reply(reply)) => reply,
+            _ => panic!("{request:?}"),
+        };
+        let Reply::Handle(handle) = execute(Request::Open { path: b"f", flags, attrs }) else {
+            panic!("not opened")
+        };
+        let handle = handle.as_bytes();
+        let lock = |lock| assert_eq!(errno(&execute(Request::Lock { handle, lock })), 0);
+        let owner = LockOwner { family: LockFamily::Posix, number: 1 };
+        let set = |kind| LockRequest::Set { owner, range: LockRange::WHOLE, kind, wait_ms: 0 };
+        let limit = || session.server.locks.write_limit();
+        lock(LockRequest::Lease { seconds: 1 });
+        assert_eq!(limit(), None);
+        lock(set(Some(LockKind::Write)));
+        assert_eq!(limit(), Some(Duration::from_secs(1)));
+        lock(set(None));
+        assert_eq!(limit(), None);
+        // One that waits is executed only when no write without a limit is in progress.
+        thread::scope(|scope| {
+            let writing = session.output.lock();
+            let thread = scope.spawn(|| lock(set(Some(LockKind::Write))));
+            while limit().is_none() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            assert!(session.server.locks.files().is_empty());
+            drop(writing);
+            thread.join().unwrap();
+        });
+        assert!(!session.server.locks.files().is_empty());
     }
 
     /// A connection of a client, and its handle of the file `f`.
