@@ -89,6 +89,9 @@ impl<'a> Retry<'a> {
     /// Handles an inner handle that became stale, possibly while there is a connection, or a
     /// temporary refusal.
     async fn after_stale(&mut self, errno: Errno) -> Result<()> {
+        if self.core.retry_policy() == RetryPolicy::None && is_temporary(errno) {
+            return Err(errno);
+        }
         self.losses += 1;
         self.consecutive_stale += 1;
         if self.consecutive_stale > MAX_STALE {

@@ -198,6 +198,21 @@ async fn without_retries_errors_are_immediate_and_files_are_reopened() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn without_retries_a_temporary_refusal_of_a_reopening_is_an_error_at_once() {
+    let stage = Stage::with(RetryPolicy::None);
+    let fh = stage.create("f").await;
+    stage.put(fh, 0, "content").await.unwrap();
+    stage.faulty.lose_handles(Errno::ESTALE);
+    stage.faulty.fail_always(Call::Open, Errno::EMFILE);
+    let began = Instant::now();
+    assert_eq!(stage.read(fh).await, Err(Errno::EMFILE));
+    assert_eq!(stage.put(fh, 0, "lost").await, Err(Errno::EMFILE));
+    assert_eq!(began.elapsed(), Duration::ZERO);
+    stage.faulty.clear();
+    assert_eq!(stage.read(fh).await.unwrap(), b"content");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cancelled_call_returns_at_once() {
     let stage = Stage::new();
     let fh = stage.create("f").await;
