@@ -26,6 +26,8 @@ pub(crate) enum Value {
     NotRequested,
     /// Requested, and not answered yet.
     Requested,
+    /// The request has failed; repeated at the next open, not at each write.
+    Failed,
     /// The server has no verifier.
     Unavailable,
     /// The current verifier.
@@ -60,7 +62,7 @@ impl WriteVerifier {
     pub(crate) fn current(&self, core: &Arc<Core>) -> Option<Bytes> {
         match &self.0.lock().value {
             Value::Known(write_verifier) => return Some(write_verifier.clone()),
-            Value::Requested | Value::Unavailable => return None,
+            Value::Requested | Value::Failed | Value::Unavailable => return None,
             Value::NotRequested => {}
         }
         self.request(core);
@@ -85,7 +87,7 @@ impl WriteVerifier {
             let value = match answer {
                 Ok(Some(write_verifier)) => Value::Known(write_verifier),
                 Ok(None) => Value::Unavailable,
-                Err(_) => Value::NotRequested,
+                Err(_) => Value::Failed,
             };
             core.write_verifier.store(value, losses);
         });

@@ -63,6 +63,8 @@ struct State {
     queues: HashMap<Handle, Vec<watch::Receiver<()>>>,
     write_verifier: Option<Bytes>,
     withholds_write_verifier: bool,
+    write_verifier_error: Option<Errno>,
+    write_verifier_calls: u64,
     reads_files: Option<bool>,
     why_disconnected: Option<String>,
     stepper: Option<Stepper>,
@@ -209,6 +211,16 @@ impl<R: Remote + ?Sized> FaultyRemote<R> {
     /// returned at the first poll.
     pub fn set_write_verifier(&self, run: impl Into<Bytes>) {
         self.state.lock().write_verifier = Some(run.into());
+    }
+
+    /// Makes further calls of [`Remote::write_verifier`] fail.
+    pub fn fail_write_verifier(&self, errno: Errno) {
+        self.state.lock().write_verifier_error = Some(errno);
+    }
+
+    /// The number of calls of [`Remote::write_verifier`].
+    pub fn write_verifier_calls(&self) -> u64 {
+        self.state.lock().write_verifier_calls
     }
 
     /// Makes further calls of [`Remote::write_verifier`] wait for ever.

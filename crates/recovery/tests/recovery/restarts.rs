@@ -209,6 +209,22 @@ async fn incomparable_data_is_trusted_without_a_sign_of_a_restart() {
     assert_eq!(stage.content("f"), "01234abc89");
 }
 
+/// A server that cannot open another file at the moment is not asked again at each write.
+#[tokio::test(start_paused = true)]
+async fn a_failed_query_of_the_verifier_is_repeated_at_the_next_open() {
+    let stage = Stage::new();
+    stage.faulty.fail_write_verifier(Errno::EIO);
+    for (name, opens) in [("f", 1), ("g", 2)] {
+        let fh = stage.open(name, making()).await;
+        for _ in 0..3 {
+            others_run().await;
+            stage.put(fh, 0, "content").await.unwrap();
+        }
+        others_run().await;
+        assert_eq!(stage.faulty.write_verifier_calls(), opens);
+    }
+}
+
 /// A8: another client appends as well, so the data is not where it is assumed to be. The verifier
 /// becomes known between two opens.
 #[tokio::test(start_paused = true)]

@@ -456,7 +456,11 @@ impl<R: Remote + ?Sized> Remote for FaultyRemote<R> {
 
     async fn write_verifier(&self) -> Result<Option<Bytes>> {
         let (run, is_withheld) = {
-            let state = self.state.lock();
+            let mut state = self.state.lock();
+            state.write_verifier_calls += 1;
+            if let Some(errno) = state.write_verifier_error {
+                return Err(errno);
+            }
             (state.write_verifier.clone(), state.withholds_write_verifier)
         };
         let answer = async {
