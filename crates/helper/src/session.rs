@@ -501,10 +501,7 @@ impl Session {
     /// A thread of the pool: executes requests until the session ends.
     fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
         // The thread that reads requests may wait for the client.
-        let proceed = |ready: &dyn Fn(&mut Schedule<Bytes>) -> Vec<(Ticket, Bytes)>| {
-            self.proceed(ready);
-            let _ = self.provide_threads(scope, 0);
-        };
+        let provide = || drop(self.provide_threads(scope, 0));
         let mut buffer = Vec::new();
         while let Some((ticket, packet)) = self.next_request() {
             let request = Request::decode(&packet);
@@ -517,13 +514,17 @@ impl Session {
                 // them may close the handle.
                 Ok((id, Request::Fsync { handle })) => {
                     let file = self.server.handles.file(handle);
-                    proceed(&|schedule| schedule.release(ticket));
+                    self.proceed(|schedule| schedule.release(ticket));
+                    provide();
                     let reply = Server::sync(file);
                     self.state.lock().schedule.executed(ticket);
                     self.output.lock().reply(id, &reply);
                 }
                 Ok((id, request)) => {
-                    let release = || proceed(&|schedule| schedule.release_shared(ticket));
+                    let release = || {
+                        self.proceed(|schedule| schedule.release_shared(ticket));
+                        provide();
+                    };
                     let answer = self.answer(id, &request, Some(&release), &mut buffer);
                     self.state.lock().schedule.executed(ticket);
                     answer.into_iter().for_each(|answer| self.send(id, answer, &buffer));
