@@ -182,6 +182,12 @@ pub(crate) fn begin(name: &Name) -> Vec<u8> {
     [b".", &stem(name)[..], MARK].concat()
 }
 
+/// What a name begins with that may be temporary, as [`begin`] returns it.
+pub(crate) fn begin_of(file: &[u8]) -> Option<&[u8]> {
+    let begin = &file[..file.len().checked_sub(DIGITS)?];
+    begin.ends_with(MARK).then_some(begin)
+}
+
 /// Of what: a digest of the name, the size and the second of last change, cut to 48 bits.
 pub fn tag(name: &Name, attr: &Attr) -> u64 {
     let size = attr.size.to_le_bytes();

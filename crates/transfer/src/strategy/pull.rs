@@ -1,12 +1,14 @@
 //! A pull: from servers to this machine. See the steps of the [module](super).
 
+use std::collections::HashSet;
 use std::ffi::OsStr;
+use std::fs::DirEntry;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use base::{FileKind, Name, RemotePath};
+use base::{FileKind, Mutex, Name, RemotePath};
 
 use super::Halt;
 use super::context::{Connected, Context, Remains};
@@ -36,13 +38,31 @@ pub(super) struct Pulling<'a> {
     to: Vec<RemotePath>,
     /// A stream to the new name was tried, and none is tried again.
     is_tried: bool,
+    left: Mutex<Option<Left>>,
+}
+
+/// The files of a directory of which earlier runs have left a part.
+struct Left {
+    directory: PathBuf,
+    /// What their temporary names begin with.
+    begins: HashSet<Vec<u8>>,
+}
+
+impl Left {
+    fn read(directory: &Path) -> Left {
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        let begin =
+            |entry: DirEntry| temporary::begin_of(entry.file_name().as_bytes()).map(<[u8]>::to_vec);
+        Left { directory: directory.to_owned(), begins: entries.filter_map(begin).collect() }
+    }
 }
 
 impl<'a> Pulling<'a> {
     pub(super) fn new(context: &'a Context, results: &'a mut Results) -> Pulling<'a> {
         let request = &context.request;
         let to = request.remote.iter().map(RemoteOperand::path).collect();
-        Pulling { context, results, target: request.local[0].clone(), to, is_tried: false }
+        let (target, left) = (request.local[0].clone(), Mutex::default());
+        Pulling { context, results, target, to, is_tried: false, left }
     }
 
     pub(super) async fn run(mut self) -> Result<(), Halt> {
@@ -212,7 +232,7 @@ impl<'a> Pulling<'a> {
         if !self.context.request.options.filter.is_empty() {
             return Err("patterns have to be compared with the names first".to_owned());
         }
-        match is_free(&target.path().join(OsStr::from_bytes(to.as_bytes()))) {
+        match self.is_free(&target.path().join(OsStr::from_bytes(to.as_bytes()))) {
             true => Ok(()),
             false => Err("there is something at the target to compare with".to_owned()),
         }
@@ -234,29 +254,28 @@ impl<'a> Pulling<'a> {
         let remains = self.context.note_stream(index, streamed, self.results)?;
         Ok((remains, reusable_login.take()))
     }
-}
 
-/// Whether there is nothing, or a directory without entries. The beginning of a file that an
-/// interrupted run has left occupies the file's name: another run continues or removes it, and a
-/// stream would do neither.
-fn is_free(path: &Path) -> bool {
-    match path.symlink_metadata() {
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound && !has_partial(path),
-        Ok(metadata) if metadata.is_dir() => {
-            std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+    /// Whether there is nothing, or a directory without entries. The beginning of a file that an
+    /// interrupted run has left occupies the file's name: another run continues or removes it, and a
+    /// stream would do neither.
+    fn is_free(&self, path: &Path) -> bool {
+        match path.symlink_metadata() {
+            Err(error) => error.kind() == std::io::ErrorKind::NotFound && !self.has_partial(path),
+            Ok(metadata) if metadata.is_dir() => {
+                std::fs::read_dir(path).is_ok_and(|mut entries| entries.next().is_none())
+            }
+            Ok(_) => false,
         }
-        Ok(_) => false,
     }
-}
 
-/// Whether a run has left a temporary file of the file with that path.
-fn has_partial(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| Name::new(name.as_bytes()).ok());
-    let (Some(parent), Some(name)) = (path.parent(), name) else { return false };
-    let begin = temporary::begin(&name);
-    std::fs::read_dir(parent).into_iter().flatten().flatten().any(|entry| {
-        let file = entry.file_name();
-        let rest = file.as_bytes().strip_prefix(&begin[..]);
-        rest.is_some_and(|rest| rest.len() == temporary::DIGITS)
-    })
+    /// Whether an earlier run has left a temporary file of the file with that path. A directory is
+    /// read once for all sources.
+    fn has_partial(&self, path: &Path) -> bool {
+        let name = path.file_name().and_then(|name| Name::new(name.as_bytes()).ok());
+        let (Some(directory), Some(name)) = (path.parent(), name) else { return false };
+        let mut left = self.left.lock();
+        let known = left.take().filter(|left| left.directory == directory);
+        let known = left.insert(known.unwrap_or_else(|| Left::read(directory)));
+        known.begins.contains(&temporary::begin(&name))
+    }
 }
