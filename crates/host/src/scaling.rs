@@ -302,11 +302,13 @@ async fn attempt(pool: &Arc<Pool>, slot: usize) -> Result<(), String> {
     let Some(first) = pool.live(0) else {
         return Err("the first session was lost".into());
     };
-    if !first.is_same_machine(&session).await {
-        pool.vacate(slot);
-        return Err("it reaches another machine than the first one".into());
-    }
-    Ok(())
+    let why = match first.is_same_machine(&session).await {
+        Ok(true) => return Ok(()),
+        Ok(false) => "it reaches another machine than the first one".into(),
+        Err(error) => format!("it is unknown which machine it reaches: {error}"),
+    };
+    pool.vacate(slot);
+    Err(why)
 }
 
 #[cfg(test)]

@@ -213,16 +213,18 @@ impl Session {
     }
 
     /// Whether both sessions may be of one machine: their boot ids are equal, or a server has none.
+    /// The errors are those of [`Session::boot_id`].
     ///
     /// A host name may stand for several machines (the login nodes of a cluster), and each
     /// connection may reach another one. They share a network file system then, on which a machine
     /// does not see at once what another has written. So one file is used only over sessions of
     /// one machine.
-    pub(crate) async fn is_same_machine(self: &Arc<Session>, other: &Arc<Session>) -> bool {
-        match tokio::join!(self.boot_id(), other.boot_id()) {
-            (Ok(one), Ok(other)) => one.is_none() || other.is_none() || one == other,
-            _ => false,
-        }
+    pub(crate) async fn is_same_machine(
+        self: &Arc<Session>,
+        other: &Arc<Session>,
+    ) -> sftp::Result<bool> {
+        let (one, other) = tokio::try_join!(self.boot_id(), other.boot_id())?;
+        Ok(one.is_none() || other.is_none() || one == other)
     }
 
     /// The path on the server.

@@ -230,7 +230,7 @@ async fn open_and_verify(pool: &Pool, file: &Weak<OpenFile>, slot: usize) -> Opt
         let file = file.upgrade()?;
         (file.open.session.clone(), file.flags, file.stripes.unverified(&session))
     };
-    if !first.is_same_machine(&session).await {
+    if !first.is_same_machine(&session).await.ok()? {
         return None;
     }
     let opening = async {
