@@ -54,9 +54,9 @@ impl<T> Table<T> {
         self.open.lock().values().for_each(body);
     }
 
-    /// The numbers of all objects.
-    pub fn numbers(&self) -> Vec<u64> {
-        self.open.lock().keys().copied().collect()
+    /// All objects, with their numbers.
+    pub fn entries(&self) -> Vec<(u64, Arc<T>)> {
+        self.open.lock().iter().map(|(number, object)| (*number, object.clone())).collect()
     }
 
     /// The number of objects.

@@ -379,14 +379,19 @@ impl Session {
         let mut state = self.state.lock();
         state.schedule.set_file_system(ticket, file_system);
         let others = usize::from(ready.is_none());
-        self.queue(state, ready.map(|packet| (ticket, packet)).into_iter().collect());
+        self.queue(state, ready.map(|packet| (ticket, packet)));
         self.provide_thread(scope, others)
     }
 
     /// Gives requests to the pool.
-    fn queue(&self, mut state: MutexGuard<'_, State>, ready: Vec<(Ticket, Bytes)>) {
-        let count = ready.len();
+    fn queue(
+        &self,
+        mut state: MutexGuard<'_, State>,
+        ready: impl IntoIterator<Item = (Ticket, Bytes)>,
+    ) {
+        let before = state.queue.len();
         state.queue.extend(ready);
+        let count = state.queue.len() - before;
         drop(state);
         (0..count).for_each(|_| self.queued.notify_one());
     }

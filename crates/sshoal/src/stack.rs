@@ -197,7 +197,7 @@ impl Stack {
         let sources = self.sources();
         let concerned = |source: &&Arc<Source>| {
             let place = RemotePath::from_names(&source.spec.place);
-            path.is_none_or(|path| path.is_within(&place) || place.parent().as_ref() == Some(path))
+            path.is_none_or(|path| union::may_have(&place, path))
         };
         sources.iter().filter(concerned).map(|it| it.silent_for()).max().unwrap_or_default()
     }

@@ -69,4 +69,4 @@ pub use branch::{Branch, Mode, Presence};
 pub use error::Error;
 pub use policy::{ActionPolicy, CreatePolicy, Policies};
 pub use tree::MAX_BRANCHES;
-pub use union::{BranchStatus, Changed, Status, Union};
+pub use union::{BranchStatus, Changed, Status, Union, may_have};

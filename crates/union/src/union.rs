@@ -241,16 +241,17 @@ impl Union {
     }
 }
 
-/// The required branches that have a part of what is at `path`, or all. A directory shows the
-/// attributes of the branches that are placed in it.
+/// Whether a branch at `place` may have a part of what is at `path`. A directory shows the attributes
+/// of the branches that are placed in it.
+pub fn may_have(place: &RemotePath, path: &RemotePath) -> bool {
+    path.is_within(place) || place.parent().as_ref() == Some(path)
+}
+
+/// The required branches that may have a part of what is at `path`, or all.
 fn required<'t>(
     tree: &'t Tree,
     path: Option<&RemotePath>,
 ) -> impl Iterator<Item = &'t Arc<TreeBranch>> {
-    let concerns = move |branch: &TreeBranch| {
-        path.is_none_or(|path| {
-            path.is_within(&branch.place) || branch.place.parent().as_ref() == Some(path)
-        })
-    };
+    let concerns = move |branch: &TreeBranch| path.is_none_or(|path| may_have(&branch.place, path));
     tree.given().iter().filter(move |branch| !branch.is_optional() && concerns(branch))
 }

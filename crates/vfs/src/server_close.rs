@@ -35,10 +35,8 @@ impl PendingCloses {
     /// Returns when all are answered whose remote is reachable, also those that begin meanwhile.
     pub(crate) async fn drained(&self) {
         loop {
-            let pending = self.pending.numbers().into_iter();
-            let mut reachable =
-                pending.filter_map(|number| Some((number, self.pending.get(number).ok()?)));
-            let Some((number, remote)) = reachable.find(|(_, remote)| !remote.is_disconnected())
+            let mut pending = self.pending.entries().into_iter();
+            let Some((number, remote)) = pending.find(|(_, remote)| !remote.is_disconnected())
             else {
                 return;
             };
