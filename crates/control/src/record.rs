@@ -347,7 +347,7 @@ fn short(directory: &File, path: &Path) -> PathBuf {
     open_path(directory).join(path.file_name().unwrap_or_default())
 }
 
-/// A path of an open file, whatever its name is by now.
+/// A path of an open file that stays valid when it is renamed.
 fn open_path(file: &File) -> PathBuf {
     format!("/proc/self/fd/{}", file.as_raw_fd()).into()
 }

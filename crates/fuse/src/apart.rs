@@ -39,8 +39,8 @@ pub(crate) fn spawn_with(
         let has_left = leave_descriptors(Some(number)).is_ok();
         // The starter waits.
         let _ = sender.send(has_left);
-        // SAFETY: it is open in the table of this thread, which has either its own, or this one
-        // from the starter, who gives it up.
+        // SAFETY: it is open in the table of this thread: its own, or that of the starter, which
+        // gives the descriptor up.
         body(unsafe { OwnedFd::from_raw_fd(number) });
     };
     thread::Builder::new().name(name.to_owned()).spawn(run)?;

@@ -382,7 +382,7 @@ impl Server {
 /// disks.
 const MANY_BLOCKS: u64 = if cfg!(test) { 1 << 11 } else { 1 << 21 };
 
-/// Whether a file has so many blocks that it takes long to free them.
+/// Whether a file has more than [`MANY_BLOCKS`].
 #[allow(clippy::unnecessary_cast, reason = "on some machines this field has another width")]
 pub(crate) fn is_large(file: &OwnedFd) -> bool {
     rustix::fs::fstat(file).is_ok_and(|found| found.st_blocks as u64 > MANY_BLOCKS)

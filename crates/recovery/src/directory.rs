@@ -15,9 +15,8 @@ use crate::Core;
 use crate::name_history::{NameState, Seq};
 use crate::retry::{MAX_STALE, Retry};
 
-/// Names of one listing that are remembered, whatever their lengths: 16 MiB of hashes, which take up
-/// to 40 MiB with the free room of their containers. A larger directory that is lost during its
-/// listing returns `ESTALE`.
+/// Names of one listing that are remembered: 16 MiB of hashes, which take up to 40 MiB with the free
+/// room of their containers. A larger directory that is lost during its listing returns `ESTALE`.
 const MAX_RETURNED: usize = 1 << 20;
 
 /// Hash of a name, keyed by the secret seed of the listing.

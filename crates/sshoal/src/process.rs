@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, WaitId, WaitIdOptions, getrlimit, setrlimit, waitid};
 use tokio::runtime::{Builder, Runtime};
 
-/// ssh has half a second to end by itself, then a second after SIGTERM before SIGKILL.
+/// ssh gets SIGTERM after half a second, and SIGKILL a second later.
 const CHILDREN_LIMIT: Duration = Duration::from_secs(2);
 
 /// The current directory.

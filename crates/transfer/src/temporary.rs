@@ -151,8 +151,8 @@ impl Partial {
         self.size.saturating_sub(1 << self.span)
     }
 
-    /// Whether it was meant to be continued. A run uses no other spans, but whoever has made the
-    /// file chose its name: with a smaller span than that of a piece no piece could be sent.
+    /// Whether it was meant to be continued. A run uses no other spans, but the server may have
+    /// chosen the name: with a smaller span than that of a piece no piece could be sent.
     pub fn lasts(&self) -> bool {
         (SPAN_IN_ORDER..=SPAN_MAX).contains(&self.span)
     }

@@ -1,9 +1,9 @@
 //! Cached data of any age while the remote is unreachable (`stale=ok`).
 //!
 //! Attributes, names, listings, and opens for reading whose content is in the kernel's pages are
-//! answered from the caches while the remote reports that what has them is unreachable. All other requests,
-//! and all changes, wait or fail as they would otherwise. A call that was in flight when the
-//! connection was lost is answered in the same way.
+//! answered from the caches while the remote that has them is unreachable. All other requests, and
+//! all changes, wait or fail as they would otherwise. A call that was in flight when the connection
+//! was lost is answered in the same way.
 //!
 //! Meanwhile the kernel caches nothing, so that changes are visible as soon as the remote is back.
 //! Attributes from before a local change are not returned: the result of the change was never

@@ -93,7 +93,8 @@ impl PendingListings {
     }
 
     /// The attributes of `path` that were seen last, if the listing of its directory is pending;
-    /// `Some(None)` if it lacks the name. Whoever records newer ones writes the listing first.
+    /// `Some(None)` if it lacks the name. The listing is written before newer ones are
+    /// recorded.
     pub(crate) fn attr(&self, source: &SourceId, path: &RemotePath) -> Option<Option<KnownAttr>> {
         let pending = self.get(source, &path.parent()?)?;
         Some(pending.directory.attr(path.file_name()?.as_bytes()))

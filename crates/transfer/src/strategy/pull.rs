@@ -38,6 +38,7 @@ pub(super) struct Pulling<'a> {
     to: Vec<RemotePath>,
     /// A stream to the new name was tried, and none is tried again.
     is_tried: bool,
+    /// Of the directory of the target that was read last.
     left: Mutex<Option<Left>>,
 }
 

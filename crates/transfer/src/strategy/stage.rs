@@ -66,10 +66,9 @@ impl<'a> Completion<'a> {
         Ok(Completion { context, connected, stage, source, found, own, whole, target, to })
     }
 
-    /// True if another copy was faster, the stage is of no use, or it is a file, of which a run under
-    /// the final name continues what it can: what has the name, if anything,
-    /// is to be compared with the source. Otherwise the tree has its name, or the results say what
-    /// is wrong.
+    /// True if another copy was faster, the stage is of no use, or it is a file, which a run under the
+    /// final name continues: what has the name, if anything, is to be compared with the source.
+    /// Otherwise the tree has its name, or the results say what is wrong.
     pub(super) async fn run(
         self,
         by_name: StreamsByName,
